@@ -27,7 +27,6 @@ import numpy as np
 
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
-from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.dataset import FEW_ROWS
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom

@@ -51,8 +51,7 @@ from mlxdoctor.judge.curve import (
     start_of,
 )
 from mlxdoctor.judge.series_table import Columns, SeriesTable
-from mlxdoctor.measure.exhibited import losses_shown
-from mlxdoctor.measure.logged_levels import rows_gone_over
+from mlxdoctor.measure.logged_levels import losses_shown, rows_gone_over
 from mlxdoctor.measure.policy_curves import policy_curves
 from mlxdoctor.safety.quoting import quoted
 

@@ -13,7 +13,7 @@ import pytest
 from mlxdoctor.api import CLEAR, _is_whole, diagnose
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.installed import UNKNOWN, version_here
-from mlxdoctor.measure.exhibited import MAX_POINTS
+from mlxdoctor.measure.logged_levels import MAX_POINTS
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from tests.conftest import RUNS

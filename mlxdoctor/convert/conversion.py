@@ -35,7 +35,6 @@ class Conversion:
     Attributes:
         source: the adapter's folder.
         files: name -> content of every file of the folder.
-        summary: modules, layers, ranks, scales and types, as a clause.
         base: the base model's folder that names and shapes were compared with, or None.
         notes: sentences on what is not carried over as it is, and why nothing is lost.
     """
@@ -53,8 +52,7 @@ def convert(path: Path, model: str | None = None) -> Conversion:
 
     Args:
         path: the adapter's folder or file, with an adapter_config.json beside it.
-        model: the base model, a folder or a hub name; by default the one that the
-            configuration names, looked for on this machine.
+        model: the base model, a folder or a hub name; by default that of the configuration.
 
     Raises:
         InputError: the adapter is unusable, or cannot be carried over without loss.
@@ -86,14 +84,9 @@ def convert(path: Path, model: str | None = None) -> Conversion:
         f"rank {'/'.join(map(str, ranks))}, scale {'/'.join(f'{scale:g}' for scale in scales)}, "
         f"{'/'.join(adapter.dtypes)}, nothing rounded"
     )
-    return Conversion(
-        source=adapter.path.parent,
-        target=target,
-        files=files,
-        summary=summary,
-        base=base.path if base is not None else None,
-        notes=(*notes, *_warnings(adapter, base)),
-    )
+    notes += _warnings(adapter, base)
+    beside = base.path if base is not None else None
+    return Conversion(adapter.path.parent, target, files, summary, beside, tuple(notes))
 
 
 def _base(model: str | None, config: TrainingConfig, adapter: Adapter) -> BaseModel | None:
@@ -120,14 +113,20 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> Iterator[str]:
 
 
 def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Written:
-    """As mlx-lm would write it, with one rank and one scale.
-
-    Lower ranks are filled up with zeros, which change no product; other scales are multiplied
-    into a factor where that is exact, and are refused where it is not.
-    """
+    """As mlx-lm would write it, with one rank and one scale."""
+    # Lower ranks are filled up with zeros, which change no product; other scales are multiplied
+    # into a factor where that is exact, and are refused where it is not.
     rank = max(module.rank for module in before)
     ((scale, _),) = Counter(module.scale for module in before).most_common(1)
-    modules = tuple(_folded(_filled(module, rank), scale, config.path) for module in before)
+    padded = (
+        replace(
+            module,
+            a=np.pad(module.a, [(0, 0), (0, rank - module.rank)]),
+            b=np.pad(module.b, [(0, rank - module.rank), (0, 0)]),
+        )
+        for module in before
+    )
+    modules = tuple(_folded(module, scale, config.path) for module in padded)
     layers = {layer_of(module.name)[0] for module in modules} - {None}
     settings = {
         "fine_tune_type": config.fine_tune_type,
@@ -155,13 +154,6 @@ def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Writt
     return modules, settings, notes
 
 
-def _filled(module: PortableModule, rank: int) -> PortableModule:
-    """The module with zeros up to a rank."""
-    more = rank - module.rank
-    a, b = np.pad(module.a, [(0, 0), (0, more)]), np.pad(module.b, [(0, more), (0, 0)])
-    return replace(module, a=a, b=b)
-
-
 def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:
     """The module with another scale, the ratio multiplied into a factor."""
     if module.scale == scale:
@@ -180,12 +172,9 @@ def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:
 
 
 def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Written:
-    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have.
-
-    In double precision lora_alpha / r can be one unit in the last place from the scale (0.1, rank
-    3); in single precision, in which both libraries multiply, it was the same for 64 million
-    scales next to where it rounds. A whole alpha is an integer, as PEFT declares it.
-    """
+    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have."""
+    # lora_alpha / r is the scale in single precision, in which both libraries multiply. A whole
+    # alpha is an integer, as PEFT declares it.
     rank = modules[0].rank
     alpha = modules[0].scale * rank
     settings: dict[str, Any] = {

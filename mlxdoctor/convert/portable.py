@@ -24,12 +24,9 @@ class LibraryFormat:
     """How a library writes an adapter.
 
     Attributes:
-        name: what users call it.
         saves_models: the library that saves the models it loads.
-        file: of the weights.
-        metadata: what that file says it is in.
-        factors: the names of A and B; `{}` stands for the module.
-        magnitude: the name of DoRA's magnitudes.
+        file, metadata: of the weights, and what it says it is in.
+        factors, magnitude: the names of A and B, and of DoRA's; `{}` stands for the module.
         is_turned: whether A is stored as (r, in) and B as (out, r).
     """
 
@@ -72,14 +69,9 @@ LIBRARIES: Mapping[Library, LibraryFormat] = {
 
 @dataclass(frozen=True, eq=False)
 class PortableModule:
-    """One adapted module: its weight changes by scale · (A·B)ᵀ.
+    """One adapted module, whose weight changes by scale · (A·B)ᵀ.
 
-    Attributes:
-        name: the module in the base model.
-        a: (in, r).
-        b: (r, out).
-        magnitude: DoRA's (out,), or None.
-        scale: what A·B is multiplied by.
+    A is (in, r), B is (r, out), and DoRA's magnitude (out,).
     """
 
     name: str
@@ -92,43 +84,30 @@ class PortableModule:
     def of(cls, module: LoraModule, config: TrainingConfig) -> "PortableModule":
         """The module as its own library would apply it."""
         a, b = stored_values(module.a), stored_values(module.b)
-        return cls(
-            name=module.name,
-            a=a.T if module.naming == "peft" else a,
-            b=b.T if module.naming == "peft" else b,
-            magnitude=stored_values(module.magnitude) if module.magnitude else None,
-            scale=module_scale(module, config),
-        )
+        a, b = (a.T, b.T) if module.naming == "peft" else (a, b)
+        magnitude = stored_values(module.magnitude) if module.magnitude else None
+        return cls(module.name, a, b, magnitude, module_scale(module, config))
 
     @property
     def rank(self) -> int:
-        """r."""
-        rank: int = self.a.shape[1]
-        return rank
+        return int(self.a.shape[1])
 
 
 def stored_values(tensor: TensorRef) -> Stored:
-    """The values of a tensor in the type that they are stored in: float32, float16 or bfloat16.
-
-    Raises:
-        InputError: its type is not one that both libraries load, or it cannot be read.
-    """
+    """The values of a tensor as they are stored; raises where both libraries have no such type."""
     import ml_dtypes
 
     types: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
     if tensor.dtype not in types:
-        raise InputError(
-            tensor.path, f"{tensor.name} is {tensor.dtype}, which is not a type of both libraries"
-        )
+        problem = f"{tensor.name} is {tensor.dtype}, which is not a type of both libraries"
+        raise InputError(tensor.path, problem)
     values: Stored = tensor.read((0, tensor.nbytes)).view(types[tensor.dtype])
     return values.reshape(tensor.shape)
 
 
 def times(values: Stored, factor: float) -> Stored | None:
-    """The values times `factor`, None unless every product is exact in their type.
-
-    Only powers of two are tried: others round nearly every value.
-    """
+    """The values times `factor`, None unless every product is exact in their type."""
+    # Only powers of two are tried: others round nearly every value.
     if abs(frexp(factor)[0]) != 0.5:
         return None
     with np.errstate(over="ignore", invalid="ignore"):

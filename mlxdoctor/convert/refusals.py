@@ -20,7 +20,6 @@ _OUTPUT_HEAD = "lm_head"
 #: Settings of PEFT that are read elsewhere, or say nothing about what the adapter computes. Any
 #: other that is set changes what it computes, or may: mlx-lm has nothing like it.
 _HARMLESS = frozenset(
-    # A list of a name a line would be four times as long.
     """
     alpha_pattern auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying
     eva_config exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern
@@ -45,11 +44,10 @@ def require_convertible(
 ) -> None:
     """Refuse what the other library has nothing like, or the adapter's own would not load."""
     settings = _peft_settings if source == "peft" else _mlx_settings
-    loadable = _of_peft if source == "peft" else _of_mlx
     for path, refusals in (
         (adapter.path, _whole(adapter, config)),
         (config.path, settings(config)),
-        (adapter.path, loadable(adapter, config, base)),
+        (adapter.path, _loadable(adapter, config, base, source)),
         (adapter.path, _modules(adapter, config, source)),
         (config.path, _scales(adapter, config)),
         (adapter.path, _fit(adapter, base, source)),
@@ -81,7 +79,14 @@ def _whole(adapter: Adapter, config: TrainingConfig) -> Refusals:
         yield problem, "put the configuration that was saved with it beside it"
 
 
-def _of_peft(adapter: Adapter, config: TrainingConfig, _base: BaseModel | None) -> Refusals:
+def _loadable(
+    adapter: Adapter, config: TrainingConfig, base: BaseModel | None, source: Library
+) -> Refusals:
+    if source == "mlx":
+        for tensors, reason in refused_tensors(adapter, config, base):
+            problem = f"mlx-lm itself refuses {some_of(tensors, 2)}: {reason}"
+            yield problem, "load the adapter once with mlx-lm"
+        return
     names = [module.name for module in adapter.modules]
     # Without target_modules, or with a pattern, which is not run: PEFT saved what it matched.
     targets = peft_targets(config, names)
@@ -92,12 +97,6 @@ def _of_peft(adapter: Adapter, config: TrainingConfig, _base: BaseModel | None) 
                 "would ignore them",
                 "correct target_modules or layers_to_transform",
             )
-
-
-def _of_mlx(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Refusals:
-    for tensors, reason in refused_tensors(adapter, config, base):
-        problem = f"mlx-lm itself refuses {some_of(tensors, 2)}: {reason}"
-        yield problem, "load the adapter once with mlx-lm"
 
 
 def _mlx_settings(config: TrainingConfig) -> Refusals:

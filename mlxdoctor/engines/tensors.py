@@ -1,8 +1,7 @@
-"""What tensors show: one description of an adapted module, of a changed weight, and of saves.
+"""What tensors show: one description of an adapted module, and of a changed weight.
 
-Everything is computed from arrays that are handed in, a module or a block at a time; no tensor is
-kept. The update of a module is scale · A·B and is never formed: its squared norm is
-trace((AᵀA)(BBᵀ)), so that the cost is linear in the sizes of A and B.
+The update of a module is scale · A·B and is never formed: its squared norm is trace((AᵀA)(BBᵀ)), so
+that the cost is linear in the sizes of A and B.
 """
 
 from collections import defaultdict
@@ -24,10 +23,8 @@ _DRAW_SLACK = 1.005
 _DRAW_ERRORS = 5.0
 #: The momenta of Adam and AdamW where a configuration states no others.
 _BETA1, _BETA2 = 0.9, 0.999
-#: Squares that are added up in float32 before float64 takes over.
-_RUN = 1 << 12
-#: A sum of squares below this may have lost terms to underflow in float32.
-_UNDERFLOW = 1e-24
+#: Columns of a factor that are taken to float64 at a time: they stay in the processor's cache.
+_COLUMNS = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -150,33 +147,33 @@ def describe(
             a_is_drawn=peak <= _DRAW_SLACK
             and excess <= _DRAW_ERRORS * sqrt(4 / 45 / max(facts_a.size, 1)),
             a_left_draw=peak > _DRAW_SLACK,
-            start=a.reshape(-1)[:_START_VALUES].astype(np.float32),
+            start=a.flat[:_START_VALUES].astype(np.float32),
             product_norm=product_norm,
             spectral_norm=largest,
         )
 
 
 def _gram(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """The inner products of the rows of (E, r, n), float64 (E, r, r), an expert at a time."""
-    grams = np.empty((len(rows), rows.shape[1], rows.shape[1]))
-    for gram, expert in zip(grams, rows, strict=True):
-        wide = expert.astype(np.float64)
-        np.matmul(wide, wide.T, out=gram)
+    """The inner products of the rows of (E, r, n), float64 (E, r, r), some columns at a time."""
+    grams = np.zeros((len(rows), rows.shape[1], rows.shape[1]))
+    for expert in range(len(rows)):
+        for start in range(0, rows.shape[2], _COLUMNS):
+            wide = rows[expert, :, start : start + _COLUMNS].astype(np.float64)
+            grams[expert] += wide @ wide.T
     return grams
 
 
 def _factor(values: NDArray[Any], gram: NDArray[np.float64]) -> FactorFacts:
-    flat = values.reshape(-1)
-    first = flat[:FIRST_VALUES]
+    first = values.flat[:FIRST_VALUES]
     # Not a set of them, nor np.unique, which loads masked arrays: both take longer than the rest.
     ordered = np.sort(first)
     below, above = int(np.count_nonzero(first < 0)), int(np.count_nonzero(first > 0))
     norm = float(np.sqrt(np.trace(gram, axis1=-2, axis2=-1).sum()))
     return FactorFacts(
-        size=flat.size,
+        size=values.size,
         norm=norm,
-        peak=float(max(flat.max(), -flat.min())) if flat.size else 0.0,
-        nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(flat))),
+        peak=float(max(values.max(), -values.min())) if values.size else 0.0,
+        nonfinite=0 if isfinite(norm) else int(np.count_nonzero(~np.isfinite(values))),
         levels=int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(first.size),
         nonzero=int(np.count_nonzero(first)),
         rarer_sign=min(below, above) / max(below + above, 1),
@@ -219,21 +216,16 @@ def quantity_of(modules: Sequence[ModuleFacts]) -> Quantity:
 
 
 def size_of(module: ModuleFacts, quantity: Quantity) -> float:
-    """The size of a module's update: 0 where B is zero, NaN where it is not finite.
-
-    A weight of rms 1/sqrt(inputs) has the norm sqrt(min(in, out)), which stands in for ‖W‖: trained
-    matrices have between about a third and three times that norm.
-    """
+    """The size of a module's update: 0 where B is zero, NaN where it is not finite."""
+    # A weight of rms 1/sqrt(inputs) has the norm sqrt(min(in, out)), which stands in for ‖W‖:
+    # trained matrices have between about a third and three times that norm.
     norm = module.product_norm if quantity == "unscaled" else module.update_norm
     whole = module.base_norm if quantity == "relative" else sqrt(module.width)
     return norm / whole if whole else 0.0
 
 
 def sharing(facts: Sequence[ModuleFacts], letter: str) -> frozenset[str]:
-    """The modules whose factor A or B another module has as well, value by value.
-
-    Factors with one value throughout, and those with values that are not finite, are left out.
-    """
+    """The modules whose factor A or B another module has as well, but for those of one value."""
     groups: dict[int, list[str]] = defaultdict(list)
     for module in facts:
         factor = module.a if letter == "A" else module.b
@@ -275,13 +267,12 @@ class Change:
 def change(before: NDArray[Any], after: NDArray[Any]) -> Change:
     """How far a block of floating-point values moved, both flat."""
     with np.errstate(all="ignore"):
-        if before.dtype == after.dtype == np.float32:
-            gap = after - before
-            square, base_square = _square(gap), _square(before)
-            # In float32 small squares vanish and large ones overflow: then it is done in float64.
-            is_sound = isfinite(square + base_square) and base_square > _UNDERFLOW
-            if is_sound and (square > _UNDERFLOW or not gap.any()):
-                return Change(square, base_square)
+        square, base_square = (
+            float(np.einsum("i,i", values, values, dtype=np.float64))
+            for values in (after - before, before)
+        )
+        if isfinite(square + base_square):
+            return Change(square, base_square)
         old, new = before.astype(np.float64), after.astype(np.float64)
         square = float(np.square(np.where(old == new, 0.0, new - old)).sum())
         finite = np.where(np.isfinite(old), old, 0.0)
@@ -290,12 +281,3 @@ def change(before: NDArray[Any], after: NDArray[Any]) -> Change:
             float(np.square(finite).sum()),
             int(np.count_nonzero(~np.isfinite(new))),
         )
-
-
-def _square(values: NDArray[np.float32]) -> float:
-    """The sum of squares, in runs that are added up in float64."""
-    whole = len(values) // _RUN * _RUN
-    runs, rest = values[:whole].reshape(-1, _RUN), values[whole:]
-    # A dot product for each run: BLAS would wake threads of its own for a longer one.
-    total = np.matmul(runs[:, None, :], runs[:, :, None]).sum(dtype=np.float64)
-    return float(total + np.square(rest, dtype=np.float64).sum())

@@ -1,7 +1,6 @@
-"""GitHub's annotations: workflow commands on standard output.
+"""GitHub's annotations: workflow commands on standard output, one an item.
 
-GitHub shows ten errors and ten warnings of a step, and drops the rest without a word. An item
-is one annotation, so that the ten are ten items, and the tenth says how many more there are.
+GitHub shows ten errors and ten warnings of a step, so that the tenth says how many more there are.
 """
 
 from collections.abc import Sequence
@@ -22,10 +21,7 @@ KINDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def command(kind: str, lines: Sequence[str], **properties: str | int) -> str:
-    """One workflow command ("error", "warning" or "notice"), in one line whatever is in its texts.
-
-    Its properties are `file`, `line`, `endLine`, `col` and `title`.
-    """
+    """One workflow command ("error", "warning" or "notice"), in one line whatever they hold."""
     written = ",".join(
         f"{name}={workflow_property(str(value))}" for name, value in properties.items()
     )
@@ -35,7 +31,6 @@ def command(kind: str, lines: Sequence[str], **properties: str | int) -> str:
 
 def render(result: GateResult) -> str:
     """Errors for the items that did not pass, warnings for what was noted of the others."""
-    # Each with the name that stands for it where there are too many.
     errors: list[tuple[str, str]] = []
     warnings: list[tuple[str, str]] = []
     if result.unfinished:
@@ -64,9 +59,8 @@ def _shown(kind: str, commands: Sequence[tuple[str, str]]) -> str:
     if not (names := [name for name, _ in commands[kept:]]):
         return text
     listed = ", ".join(names[:MAX_FINDINGS]) + (", …" if len(names) > MAX_FINDINGS else "")
-    return text + command(
-        kind, [f"{len(names):,} more: {listed}"], title="mlxdoctor gate: and more"
-    )
+    line = f"{len(names):,} more: {listed}"
+    return text + command(kind, [line], title="mlxdoctor gate: and more")
 
 
 def _about(item: GateItem, kind: str, status: str, lines: Sequence[str]) -> str:

@@ -1,8 +1,7 @@
 """Text from artifacts, made harmless for Markdown, terminals, CI logs, SARIF and XML.
 
-Model output, log lines and file names are whatever somebody wrote. Here they
-lose the power to become markup, links, escape sequences or invisible text,
-and stay as readable as they were otherwise.
+Model output, log lines and file names are whatever somebody wrote. Here they lose the power to
+become markup, links, escape sequences or invisible text.
 """
 
 import re
@@ -34,15 +33,18 @@ _SARIF_PLACEHOLDER = re.compile(r"\{(\d+)\}")
 _WORD_JOINER = "\u2060"
 
 
-def markdown(text: str) -> str:
-    """`text` as one line of Markdown that shows it literally.
+def line(text: str) -> str:
+    """`text` as one line without invisible characters; XML 1.0 allows all that are left."""
+    return visible(cut(text))
 
-    Nothing in it becomes a link, image, HTML, heading, list, table cell, code,
-    emphasis, formula, mention or entity, on GitHub or in CommonMark. Only inline
-    code of plain words (`learning_rate`) stays what it is.
+
+def markdown(text: str) -> str:
+    """`text` as one line of Markdown that shows it literally, on GitHub and in CommonMark.
+
+    Only inline code of plain words (`learning_rate`) stays what it is.
     """
     # Blanks in front could make an indented code block.
-    parts = _PLAIN_CODE.split(visible(cut(text)).strip())
+    parts = _PLAIN_CODE.split(line(text).strip())
     # Every second part is inline code.
     shown = "".join(part if index % 2 else _literal(part) for index, part in enumerate(parts))
     shown = _LIST_NUMBER.sub(r"\1\\\2", shown)
@@ -61,7 +63,7 @@ def _literal(text: str) -> str:
 
 def code(text: str) -> str:
     """`text` as inline code where it can be, else escaped."""
-    shown = visible(cut(text))
+    shown = line(text)
     if _SAFE_CODE.fullmatch(shown) and shown == shown.strip():
         return f"`{shown}`"
     return markdown(text)
@@ -76,21 +78,14 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def terminal(text: str) -> str:
-    """`text` as one line that can't move the cursor, colour or retitle a terminal.
-
-    Nor can it command a CI runner that reads the terminal: `::error::` becomes `: :error::`.
-    """
-    return _WORKFLOW_COMMAND.sub(lambda match: match[0] + " ", visible(cut(text)))
+    """`text` as one line that can't move the cursor, colour or retitle a terminal."""
+    # Nor can it command a CI runner that reads the terminal: `::error::` becomes `: :error::`.
+    return _WORKFLOW_COMMAND.sub(lambda match: match[0] + " ", line(text))
 
 
 def sarif(text: str) -> str:
     """`text` as a SARIF message without links or placeholders (SARIF 2.1.0, 3.11.5 and 3.11.6)."""
-    return _SARIF_PLACEHOLDER.sub(r"{{\1}}", _SARIF_LINK.sub("] ", visible(cut(text))))
-
-
-def xml(text: str) -> str:
-    """`text` as one line of characters that XML 1.0 allows; the writer escapes markup."""
-    return visible(cut(text))
+    return _SARIF_PLACEHOLDER.sub(r"{{\1}}", _SARIF_LINK.sub("] ", line(text)))
 
 
 def workflow_message(text: str) -> str:
@@ -100,4 +95,4 @@ def workflow_message(text: str) -> str:
 
 def workflow_property(text: str) -> str:
     """`text` as a property of a GitHub workflow command, in one line."""
-    return workflow_message(visible(cut(text))).replace(":", "%3A").replace(",", "%2C")
+    return workflow_message(line(text)).replace(":", "%3A").replace(",", "%2C")

@@ -1,8 +1,4 @@
-"""The figures of a report: a caption in words, and a picture, for each.
-
-`FIGURES` is the table of them. Pictures are small PNG files, the same on every machine. Curves and
-maps of sizes have one painter each; size, style, title and legend are the same for all.
-"""
+"""The figures of a report: a caption in words, and a small PNG, the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,14 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.confirmation import Rerun
-from mlxdoctor.exhibits import (
-    CheckpointSizes,
-    Curve,
-    DriftByLayer,
-    Floor,
-    LossCurve,
-    ReplayCurve,
-)
+from mlxdoctor.exhibits import CheckpointSizes, Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
 from mlxdoctor.formats.summary import is_finite, number, sentence
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible
@@ -181,14 +170,8 @@ def _paint_losses(
     levels: Sequence[Floor] = (),
     top: float = math.inf,
 ) -> None:
-    """Losses in nats a token.
-
-    Args:
-        counted: what x counts.
-        lines: a curve, its label in the legend ("" for none), and how matplotlib draws it.
-        levels: what they can be compared with.
-        top: losses above it are drawn there.
-    """
+    """Losses in nats a token, over what is counted; those above the top are drawn there."""
+    # A line is a curve, its label in the legend ("" for none), and how matplotlib draws it.
     from matplotlib.ticker import MaxNLocator
 
     figure.set_size_inches(7.6, 4.0)
@@ -270,9 +253,6 @@ def _paint_map(figure: Figure, axes: Axes, shown: DriftByLayer | CheckpointSizes
         axes.set_xlabel("checkpoint")
 
 
-# The loss over the run.
-
-
 def _loss_caption(loss: LossCurve) -> str:
     """First, lowest and last losses, the onset and the floors."""
     parts = [*_course("training loss", loss.train, loss.axis)]
@@ -308,9 +288,6 @@ def _paint_run(figure: Figure, axes: Axes, loss: LossCurve) -> None:
         axes.axvline(loss.onset, linewidth=1.2, label=label, color=RED, linestyle=":")
 
 
-# The size of an update, by layer and module, or by module and checkpoint.
-
-
 def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
     """From the smallest to the largest, where that is, and how many saves are broken."""
     cells = [
@@ -329,9 +306,6 @@ def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
         text += f"; of {len(shown.columns)} checkpoints "
         text += f"{len(broken)} are broken, the first {broken[0]}" if broken else "none is broken"
     return sentence(text)
-
-
-# The first losses, as recorded and as computed again.
 
 
 def _replay_caption(curve: ReplayCurve) -> str:

@@ -17,8 +17,7 @@ class Format:
     Attributes:
         name: what `--format` and `--stdout` call it.
         suffix: of its file, without the first dot; "" where it is only printed.
-        report: what it makes of a report; None where it has the result of a gate only.
-        gate: what it makes of a gate's result; None where it has a report only.
+        report, gate: what it makes of a report, and of a gate's result; None where it shows none.
         files: the files of a report, by their names, where they are more than the text alone.
     """
 
@@ -32,8 +31,8 @@ class Format:
 @cache
 def formats() -> Mapping[str, Format]:
     """Every format, by its name."""
-    added = [getattr(module, "FORMAT", None) for module in modules_of("mlxdoctor.formats")]
-    return {each.name: each for each in added if isinstance(each, Format)}
+    modules = modules_of("mlxdoctor.formats")
+    return {module.FORMAT.name: module.FORMAT for module in modules if hasattr(module, "FORMAT")}
 
 
 def files_of(shown: Report | GateResult, *names: str) -> dict[str, bytes]:

@@ -56,7 +56,7 @@ def worst_first(result: GateResult) -> list[GateItem]:
 
 
 def not_passed(result: GateResult) -> list[GateItem]:
-    """The items that did not pass, the worst first, otherwise in order."""
+    """Those of them that did not pass."""
     return [item for item in worst_first(result) if item.status is not ItemStatus.PASSED]
 
 
@@ -107,10 +107,9 @@ def main_file(item: GateItem) -> str:
 
 
 def in_checkout(path: str | Path) -> str | None:
-    """`path` as code hosts call it: from the checkout's root, with slashes.
+    """`path` from the checkout's root, as code hosts call it; None where it does not lie there.
 
-    None where it does not lie there, links followed. The checkout is the folder that a CI job names
-    and runs in, else the current folder.
+    The checkout is the folder that a CI job names and runs in, else the current folder.
     """
     root = Path.cwd()
     for name in CHECKOUT_VARIABLES:

@@ -1,8 +1,7 @@
 """The report as one HTML file: the Markdown, rendered, with its pictures inside.
 
-The page is made from the Markdown and not beside it, so that the two can't differ in
-what they say or in which order. It holds no script and asks nobody for anything: a
-content security policy refuses whatever should have slipped in.
+It holds no script and asks nobody for anything: a content security policy refuses whatever should
+have slipped in.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def first_screen(report: Report) -> str:
 def _parser(pictures: Mapping[str, bytes]) -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    # Without the rules for HTML, and so without any HTML but the folding below.
+    # Without any HTML but the folding below.
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.disable(["html_block", "html_inline", "autolink"])
     # The documented way to say which addresses are good.

@@ -1,15 +1,14 @@
 """JUnit XML, as GitLab and Jenkins show it: a suite an item, a case a check.
 
-The last case of every suite is the gate itself. It fails where the item did not pass, so that
-an item is red in the page exactly where it is red in the exit code; a check that was skipped
-is shown as skipped, with the reason, and never as passed.
+The last case of a suite is the gate itself: an item is red in the page where it is red in the exit
+code. A check that was skipped is shown as skipped, with the reason, and never as passed.
 """
 
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from mlxdoctor.finding import Finding, Outcome, Status
-from mlxdoctor.formats.escape import xml as escaped
+from mlxdoctor.formats.escape import line as escaped
 from mlxdoctor.formats.format import Format
 from mlxdoctor.formats.gated import cause_of, in_checkout, main_file
 from mlxdoctor.gate_result import GatedFinding, GateItem, GateResult, ItemStatus
@@ -27,9 +26,8 @@ def render(result: GateResult) -> str:
         _add_suite(document, item)
     for path in result.unfinished:
         case = _add_case(SubElement(document, "testsuite", name=escaped(path)), GATE_CASE, 0.0)
-        _add_result(
-            case, "error", "unfinished", "the work was interrupted before this was examined"
-        )
+        why = "the work was interrupted before this was examined"
+        _add_result(case, "error", "unfinished", why)
     for element in (*document, document):
         cases = list(element.iter("testcase"))
         element.set("tests", str(len(cases)))
@@ -49,9 +47,8 @@ def _add_suite(document: Element, item: GateItem) -> None:
     checked = sum(outcome.seconds for outcome in outcomes)
     gate = _add_case(suite, GATE_CASE, max(0.0, item.seconds - checked))
     if item.status is not ItemStatus.PASSED:
-        failed = item.status is ItemStatus.FAILED
         first = cause_of(item) or next(iter(item.reasons), item.status.value)
-        kind = "failure" if failed else "error"
+        kind = "failure" if item.status is ItemStatus.FAILED else "error"
         _add_result(gate, kind, item.status.value, first, item.reasons)
     if file := in_checkout(main_file(item)):
         for case in suite:
@@ -99,13 +96,9 @@ def _line(gated: GatedFinding) -> str:
 
 
 def _details(finding: Finding) -> list[str]:
-    parts = (
-        ("", f"{finding.code}: {finding.message}"),
-        ("where: ", finding.where),
-        ("expected: ", finding.expected),
-        ("to do: ", finding.fix),
-    )
-    return [f"{label}{text}" for label, text in parts if text]
+    parts = {"where": finding.where, "expected": finding.expected, "to do": finding.fix}
+    lines = [f"{label}: {text}" for label, text in parts.items() if text]
+    return [f"{finding.code}: {finding.message}", *lines]
 
 
 FORMAT = Format("junit", "junit.xml", gate=render)

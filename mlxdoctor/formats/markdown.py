@@ -1,8 +1,7 @@
 """Pages in Markdown: a report, root cause first; and a gate's result, what failed first.
 
-What a page says, and in which order, is in its template. Every expression of a template is escaped
-unless a filter of this module made it, so that text from an artifact can't become markup by an
-oversight.
+Every expression of a template is escaped unless a filter of this module made it, so that text from
+an artifact can't become markup by an oversight.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ CODES_IN_A_CELL = 4
 
 
 def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
-    """The report as Markdown.
-
-    Args:
-        paths: name of a figure -> relative path of its picture; without it
-            the figures are described in words only.
-    """
+    """The report as Markdown; `paths` are of the figures' pictures, by name."""
     files = examined(report)
     view = {
         "report": report,
@@ -49,8 +43,8 @@ def files(report: Report) -> dict[str, bytes]:
     """The page, and the pictures that it shows."""
     pictures = figures.draw(report)
     paths = {name: figures.path_of(name) for name in pictures}
-    content = {paths[name]: picture for name, picture in pictures.items()}
-    return {**content, "report.md": render(report, paths).encode()}
+    page = {"report.md": render(report, paths).encode()}
+    return {paths[name]: picture for name, picture in pictures.items()} | page
 
 
 def examined(report: Report) -> list[FileRead]:

@@ -1,8 +1,7 @@
 """SARIF 2.1.0: what code hosts and editors read findings from.
 
-`document` and the pieces below it serve every command that writes SARIF; `render` is the
-gate's. A level says what the policy decided: only what fails an item is an "error", so that a
-rule of the host on errors agrees with the gate's exit code.
+A level says what the policy decided: only what fails an item is an "error", so that a rule of the
+host on errors agrees with the gate's exit code.
 """
 
 import hashlib
@@ -33,14 +32,7 @@ def document(
     results: Sequence[Mapping[str, Any]],
     invocation: Mapping[str, Any] | None = None,
 ) -> str:
-    """A log with one run, as indented JSON in ASCII.
-
-    Args:
-        tool: the name under which the host files the results.
-        rules: as `rule` makes them.
-        results: as the specification's section 3.27 has them.
-        invocation: how the work went (3.20).
-    """
+    """A log with one run, of results (3.27 of the specification) and how the work went (3.20)."""
     driver = {"name": tool, "version": version_here(), "rules": rules}
     invocations = {"invocations": [invocation]} if invocation is not None else {}
     run = {"tool": {"driver": driver}, **invocations, "results": results}
@@ -52,29 +44,24 @@ def rule(
     code: str, title: str, description: str, *, text: str, markdown: str, level: str | None = None
 ) -> dict[str, Any]:
     """A rule; `text` is its help, `markdown` the same as Markdown. All of it is our own text."""
-    described: dict[str, Any] = {
+    return {
         "id": code,
         "shortDescription": {"text": title},
         "fullDescription": {"text": description},
         "help": {"text": text, "markdown": markdown},
+        **({"defaultConfiguration": {"level": level}} if level is not None else {}),
     }
-    if level is not None:
-        described["defaultConfiguration"] = {"level": level}
-    return described
 
 
 def place(path: str | Path, region: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The physical location of a file, and of lines in it."""
-    located: dict[str, Any] = {"artifactLocation": {"uri": uri(path)}}
-    if region is not None:
-        located["region"] = region
-    return {"physicalLocation": located}
+    lines = {"region": region} if region is not None else {}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri(path)}, **lines}}
 
 
 def uri(path: str | Path) -> str:
     """A path from the checkout's root; elsewhere as it is written, or as a file URI."""
-    inside = in_checkout(path)
-    if inside is not None:
+    if (inside := in_checkout(path)) is not None:
         return quote(_bytes(inside))
     quoted = quote(_bytes(Path(path).as_posix()))
     return f"file://{quoted}" if Path(path).is_absolute() else quoted

@@ -1,9 +1,7 @@
 """Whatever a command says, as JSON that any parser reads.
 
-RFC 8259 has no NaN and no infinity, and Python's own spelling of them is
-rejected elsewhere. They are written as the texts "NaN", "Infinity" and
-"-Infinity", as Protocol Buffers' JSON mapping does: a NaN loss is a finding,
-and `null` would lose it. `float("NaN")` and `Number("NaN")` read them back.
+JSON has no NaN and no infinity. They are written as the texts "NaN", "Infinity" and "-Infinity", as
+Protocol Buffers' JSON mapping does: a NaN loss is a finding, and `null` would lose it.
 """
 
 import json

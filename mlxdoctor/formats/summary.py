@@ -28,14 +28,9 @@ SAMPLE_CHARACTERS = 36
 #: A word of a language, and not the name of a file or of an option.
 _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\s|\.?$)")
 
-#: Findings that carry the verdict, with what the model answers, on the first screen.
-REASONS = 4
-#: Things seen that the first screen tells.
-SEEN = 3
-#: Sentences of it on a log alone.
-TOLD_OF_A_LOG = 6
-#: Pieces of advice for a run that has not begun.
-MOST_ADVICE = 3
+#: On the first screen: findings that carry the verdict, with what the model answers; things seen;
+#: sentences on a log alone; pieces of advice for a run that has not begun; open causes by name.
+REASONS, SEEN, TOLD_OF_A_LOG, MOST_ADVICE, OPEN = 4, 3, 6, 3, 4
 #: What an experiment takes: evidence of these kinds.
 _OF_AN_EXPERIMENT = frozenset({"training configuration", "base model", "dataset"})
 _LOG = "training log"
@@ -44,8 +39,6 @@ _WITH_A_LOG = (
     "Most useful next: the run's folder with its adapter and configuration, --base and --data. "
     "Then both models can be asked, and what was logged can be computed again."
 )
-#: Open causes that are named there.
-OPEN = 4
 
 
 @dataclass(frozen=True)
@@ -53,13 +46,10 @@ class Screen:
     """What a reader sees first, in every format.
 
     Attributes:
-        headline: the verdict, and the cause or what else there is to say.
-        facts: what speaks for it and what else was seen, a sentence each.
         is_certain: whether what is to be changed is, or only perhaps.
         fix: the change of the configuration; None for none.
         leads: whether the advice is what cures it, and stands before the changes.
-        advice: what else to do, a sentence each; the knowledge base's may be Markdown.
-        remarks: what is not known, and what would tell, a sentence each.
+        advice, remarks: what else to do, which may be Markdown; what is not known, what would tell.
         command: that would tell most; "" for none.
         confirm: the command that shows by experiment whether it is the cause; "" for none.
     """
@@ -76,10 +66,7 @@ class Screen:
 
 
 def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
-    """The first screen of a report.
-
-    `prose` is called with what the knowledge base says, which may be Markdown.
-    """
+    """The first screen; `prose` is called with what the knowledge base says in Markdown."""
     plan = report.planned
     first = report.root or report.suspected
     if plan is not None:
@@ -90,8 +77,14 @@ def screen(report: Report, prose: Callable[[str], str] = str) -> Screen:
         if named := [option for kind, option in options.items() if kind in lacking]:
             remarks.append(f"Name what is elsewhere with {' and '.join(named)}.")
     else:
-        known = coverage(report) if report.root is None else ""
-        remarks = [_of_poor_answers(report), known, left_out(report), most_useful(report)]
+        agrees = not AGREEING.isdisjoint(finding.code for finding in report.findings)
+        known = "was computed again, and agrees" if agrees else "shows no fault"
+        remarks = [
+            f"What the training recorded {known}. {MORE}" if is_poor(report) else "",
+            coverage(report) if report.root is None else "",
+            left_out(report),
+            most_useful(report),
+        ]
     return Screen(
         headline(report),
         tuple(_facts(report)),
@@ -117,7 +110,6 @@ def _facts(report: Report) -> list[str]:
     if report.planned is not None:
         return [*facts, *report.planned.facts]
     if _is_log_alone(report):
-        # What is in the log is all there is to tell.
         return [*facts, *(seen.message for seen in report.seen)][: max(TOLD_OF_A_LOG, len(facts))]
     if report.root is not None:
         return facts
@@ -140,14 +132,6 @@ def is_poor(report: Report) -> bool:
     errors = (finding.code for finding in report.findings if finding.severity is Severity.ERROR)
     is_of_answers = any(code.startswith(OF_ANSWERS) for code in errors)
     return report.verdict is Verdict.HEALTHY and is_of_answers
-
-
-def _of_poor_answers(report: Report) -> str:
-    if not is_poor(report):
-        return ""
-    agrees = not AGREEING.isdisjoint(finding.code for finding in report.findings)
-    known = "was computed again, and agrees" if agrees else "shows no fault"
-    return f"What the training recorded {known}. {MORE}"
 
 
 def headline(report: Report) -> str:
@@ -222,15 +206,11 @@ def _is_log_alone(report: Report) -> bool:
 
 
 def advice(report: Report) -> list[str]:
-    """What to do before a run beside what changes in its configuration, a sentence each.
-
-    A cause's own remedy speaks of a run that was made; what its findings advise does not.
-    """
+    """What to do before a run beside what changes in its configuration, a sentence each."""
     first, changed = report.root or report.suspected, report.fix is not None
     if changed and not (first is not None and first.cause.finding_says):
         return []
     speaking = [one for one in reasons(report, MOST_ADVICE) if one.fix]
-    # What is among the changes is said.
     fixes = [sentence(one.fix) for one in speaking if not (changed and _is_advised(one))]
     return list(dict.fromkeys(fixes))
 
@@ -241,10 +221,7 @@ def _is_advised(finding: Finding) -> bool:
 
 
 def most_useful(report: Report) -> str:
-    """The one thing that would say most, in a person's words; "" for nothing.
-
-    Where it ends with a colon, the command of `report.next` is to follow.
-    """
+    """The one thing that would say most, or ""; the command of `report.next` follows a colon."""
     wanted = report.next
     if wanted is None or not wanted.how or (report.root is not None and is_clear(report)):
         return ""
@@ -265,10 +242,9 @@ def most_useful(report: Report) -> str:
 
 
 def remedy(report: Report, prose: Callable[[str], str] = str) -> str:
-    """What to do about the first cause, in one or two sentences.
+    """What to do about the first cause, in one or two sentences; no number of the fix again.
 
-    It repeats no number of the fix, and gives none that differs. `prose` is called with a cause's
-    own remedy, which may be Markdown; what a finding says may hold text of the run.
+    `prose` is called with a cause's own remedy, which may be Markdown.
     """
     first = report.root or report.suspected
     if first is None:
@@ -320,7 +296,6 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         worse = [finding for finding in found if weights.get(finding.code, 0) > 0]
         worse.sort(key=lambda finding: -weights[finding.code])
         if _is_log_alone(report):
-            # What else went wrong in it has no other place.
             errors = (one for one in found if one.severity is Severity.ERROR and one not in worse)
             worse += errors
     notes = [
@@ -328,7 +303,6 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         for note in found
         if note.severity is Severity.INFO and note.asks_for_something and note not in worse
     ]
-    # In the order in which a reader of the log meets them.
     notes.sort(key=lambda note: math.inf if note.onset is None else note.onset)
     is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
     return [*worse, *(notes if is_open or _is_log_alone(report) else ())][:limit]
@@ -424,6 +398,11 @@ def sample_sentence(report: Report) -> str | None:
     sample = report.sample
     if sample is None or report.root is None:
         return None
+
+    def shortened(text: str) -> str:
+        line = " ".join(text.split())
+        return line if len(line) <= SAMPLE_CHARACTERS else f"{line[:SAMPLE_CHARACTERS].rstrip()}…"
+
     asked = f"Asked {shortened(sample.prompt)!r}, it " if sample.prompt else "It "
     answers = f"{asked}answers {shortened(sample.tuned)!r}"
     if sample.base is None:
@@ -431,9 +410,3 @@ def sample_sentence(report: Report) -> str | None:
     if sample.base == sample.tuned:
         return f"{answers}, as the base model does."
     return f"{answers}; the base model, {shortened(sample.base)!r}."
-
-
-def shortened(text: str) -> str:
-    """`text` in one line of at most `SAMPLE_CHARACTERS`."""
-    line = " ".join(text.split())
-    return line if len(line) <= SAMPLE_CHARACTERS else f"{line[:SAMPLE_CHARACTERS].rstrip()}…"

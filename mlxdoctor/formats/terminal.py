@@ -93,16 +93,11 @@ class Page:
 
 
 def render(
-    report: Report,
-    *,
-    width: int = 80,
-    style: Style = unstyled,
-    written: Sequence[str] = (),
+    report: Report, *, width: int = 80, style: Style = unstyled, written: Sequence[str] = ()
 ) -> str:
     """The verdict in a dozen lines of at most `width` columns, with a line break at its end.
 
-    `style` is called after wrapping, so that widths hold. `written` are the files that hold the
-    whole report.
+    `written` are the files that hold the whole report.
     """
     page = Page(width, style)
     plan = report.planned
@@ -168,7 +163,6 @@ def render_gate(
         page.lines.append("")
         title = f"{item.status.value}  {item.path}{about}"
         page.title(title, gated.COLOURS[item.status], indent="    ")
-        # The path stands above it.
         page.points(
             summary.some([one.removeprefix(f"{item.path}: ") for one in item.reasons], REASONS)
         )

@@ -1,15 +1,8 @@
 """The report without training rows and model output (`--no-text`); figures and counts stay.
 
-Text of a run gets into a report in three ways, and leaves it in as many:
-
-1. Places made for it: the samples. They are left out.
-2. Quotations in messages, which `mlxdoctor.safety.quoting` marks. They are taken out
-   by their marks.
-3. By an oversight of some check. Whatever is left is compared with the rows and outputs
-   themselves, and a stretch of `PIECE` characters that occurs in one of them is taken out.
-   Now and then that hits words of our own which a row happens to contain as well.
-
-File names, configuration, log figures and token ids stay.
+Samples are left out, quotations by the marks of `mlxdoctor.safety.quoting`. What an oversight of
+some check left is compared with the rows and outputs themselves, and a stretch of `PIECE`
+characters that occurs in one of them is taken out, now and then with words of our own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,10 +31,7 @@ _BLANKS = str.maketrans("\n\r\t", "   ")
 
 
 def without_text(report: R, texts: Iterable[str]) -> R:
-    """The report without text of training rows and outputs.
-
-    What is left is compared with `texts`, the rows and outputs.
-    """
+    """The report without text of training rows and outputs, which are `texts`."""
     samples = [sample for rerun in report.reruns for sample in rerun.samples]
     samples += [report.sample] if report.sample is not None else []
     shown = [text for one in samples for text in (one.prompt, one.base, one.tuned) if text]
@@ -77,11 +67,11 @@ def taken_out(value: T, texts: Iterable[str]) -> T:
 
 def _pieces_in(shown: Iterable[str], texts: Iterable[str]) -> frozenset[str]:
     """The stretches of `PIECE` characters that the report shares with one of the texts."""
-    pieces = frozenset(piece for text in map(_spaced, shown) for piece in _pieces_of(text))
+    pieces = frozenset(piece for text in shown for piece in _pieces_of(text.translate(_BLANKS)))
     found: set[str] = set()
     for text in texts:
         # As it is, and as it reads once somebody has joined its lines.
-        for read in {_spaced(text), " ".join(text.split())}:
+        for read in {text.translate(_BLANKS), " ".join(text.split())}:
             found.update(pieces.intersection(_pieces_of(read)))
     return frozenset(found)
 
@@ -90,15 +80,10 @@ def _pieces_of(text: str) -> Iterator[str]:
     return (text[at : at + PIECE] for at in range(len(text) - PIECE + 1))
 
 
-def _spaced(text: str) -> str:
-    return text.translate(_BLANKS)
-
-
 def _without(text: str, pieces: frozenset[str]) -> str:
     covered: set[int] = set()
-    spaced = _spaced(text)
-    for at in range(len(text) - PIECE + 1):
-        if spaced[at : at + PIECE] in pieces:
+    for at, piece in enumerate(_pieces_of(text.translate(_BLANKS))):
+        if piece in pieces:
             covered.update(range(at, at + PIECE))
     runs = groupby(range(len(text)), covered.__contains__)
     return "".join(

@@ -17,10 +17,7 @@ FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
 
 
 def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
-    """Read every value of an adapter; its configuration is looked for beside it.
-
-    The base is for relative norms and for the verdicts on fit.
-    """
+    """Read every value of an adapter; the base is for relative norms and the verdicts on fit."""
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
     facts = adapter_facts(adapter, config, base, spectrum=True)
@@ -50,12 +47,10 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
 
 
 def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
-    """One adapted module.
-
-    Norms are Frobenius norms. `update_norm` is of scale·A·B, and of A·B alone where nothing states
-    the scale; `spectral_norm` is its largest singular value, `stable_rank` its squared norm over
-    that value's square, and `relative` its norm over the base weight's.
-    """
+    """One adapted module."""
+    # Norms are Frobenius norms. `update_norm` is of scale·A·B, and of A·B alone where nothing
+    # states the scale; `spectral_norm` is its largest singular value, `stable_rank` its squared
+    # norm over that value's square, and `relative` its norm over the base weight's.
     scale = facts.scale if isfinite(facts.scale) else None
     factor = 1.0 if scale is None else abs(scale)
     largest = facts.spectral_norm
@@ -96,9 +91,10 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     is_scaled = all(row["scale"] is not None for row in rows)
-    columns = [
+    is_beside_the_base = any(row["relative"] is not None for row in rows)
+    return [
         Column("layer", "layer"),
-        Column("module", "projection", align="left"),
+        Column("module", "projection", align="<"),
         Column("rank", "rank"),
         Column("scale", "scale", figure),
         Column("‖A‖", "a_norm", figure),
@@ -106,11 +102,9 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         Column("‖ΔW‖" if is_scaled else "‖A·B‖", "update_norm", figure),
         Column("σ1", "spectral_norm", figure),
         Column("stable rank", "stable_rank", figure),
-        Column("‖ΔW‖/‖W‖", "relative", figure),
-        Column("verdict", "verdict", align="left"),
+        *([Column("‖ΔW‖/‖W‖", "relative", figure)] if is_beside_the_base else []),
+        Column("verdict", "verdict", align="<"),
     ]
-    is_beside_the_base = any(row["relative"] is not None for row in rows)
-    return [column for column in columns if column.key != "relative" or is_beside_the_base]
 
 
 def _summary(figures: Row) -> list[str]:

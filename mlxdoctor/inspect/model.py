@@ -10,27 +10,23 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.formats.strict_json import finite
 from mlxdoctor.inspect.page import Column, Inspection, Row, figure
-from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import weight_changes
 from mlxdoctor.safety.errors import InputError
 
 _TENSORS = (
     Column("layer", "layer"),
-    Column("tensor", "tensor", align="left"),
+    Column("tensor", "tensor", align="<"),
     Column("shape", "shape", lambda shape: " x ".join(map(str, shape))),
-    Column("base stored as", "base_stored", align="left"),
-    Column("stored as", "stored", align="left"),
-    Column("status", "status", align="left"),
+    Column("base stored as", "base_stored", align="<"),
+    Column("stored as", "stored", align="<"),
+    Column("status", "status", align="<"),
     Column("‖W'−W‖/‖W‖", "relative", figure),
     Column("NaN or infinite", "nonfinite", lambda count: count or ""),
 )
 
 
 def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
-    """The whole model at the path; None where LoRA factors are, or nothing usable.
-
-    Raises:
-        InputError: there is a whole model, and no base to compare it with.
-    """
+    """The whole model at the path, for which a base is needed; None where LoRA factors are."""
     is_folder = (path / "config.json").is_file()
     if base is None and not is_folder:
         return None
@@ -46,22 +42,27 @@ def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
 
 
 def inspect_model(
-    tuned: TunedModel,
-    base: BaseModel,
-    progress: Callable[[int, int], None],
+    tuned: TunedModel, base: BaseModel, progress: Callable[[int, int], None]
 ) -> Inspection:
-    """Compare the models, a tensor at a time; every value of both is read.
-
-    `progress` is called with the tensors done and their number.
-    """
+    """Compare the models, every value of both; `progress` is told of each tensor."""
     rows: list[Row] = []
     for change in weight_changes(base, tuned):
-        rows.append(_row(change))
+        rows.append(
+            {
+                "tensor": change.name,
+                "layer": layer_of(change.name)[0],
+                "shape": change.shape,
+                "base_stored": change.before,
+                "stored": change.after,
+                "status": change.status,
+                "relative": finite(change.relative),
+                "nonfinite": change.nonfinite,
+            }
+        )
         progress(len(rows), len(tuned.tensors))
     beside = TrainingConfig.beside(tuned.path) if tuned.from_adapter else None
-    nonfinite = sum(row["nonfinite"] for row in rows)
     stated = beside.fine_tune_type if beside is not None else None
-    # Full weights where there was to be an adapter.
+    nonfinite = sum(row["nonfinite"] for row in rows)
     is_no_adapter = stated in ("lora", "dora")
     counts = Counter(row["status"] for row in rows)
     listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
@@ -78,17 +79,3 @@ def inspect_model(
         "faulty": nonfinite > 0 or is_no_adapter,
     }
     return Inspection("models", figures, summary, rows, _TENSORS)
-
-
-def _row(change: WeightChange) -> Row:
-    """One tensor beside the base's; `relative` is ‖W' − W‖/‖W‖."""
-    return {
-        "tensor": change.name,
-        "layer": layer_of(change.name)[0],
-        "shape": change.shape,
-        "base_stored": change.before,
-        "stored": change.after,
-        "status": change.status,
-        "relative": finite(change.relative),
-        "nonfinite": change.nonfinite,
-    }

@@ -12,23 +12,17 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its header, the key of its cells, how they are shown, and the side.
-
-    A cell without a value, outside the layers, say, is blank.
-    """
+    """One column of a table: its header, the key of its cells, how they are shown and aligned."""
 
     header: str
     key: str
     show: Callable[[Any], object] = lambda value: "" if value is None else value
-    align: Literal["left", "right"] = "right"
+    align: Literal["<", ">"] = ">"
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A file of weights in figures: a JSON object, and the lines above a table of its rows.
-
-    `kind` is what the JSON calls a list of them.
-    """
+    """A file of weights in figures: an object in a JSON list `kind`, and lines above its table."""
 
     kind: Literal["adapters", "models"]
     figures: Mapping[str, Any]
@@ -38,23 +32,20 @@ class Inspection:
 
     def page(self, *, is_markdown: bool) -> str:
         """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
-        from tabulate import tabulate
-
         clean = escape.markdown if is_markdown else escape.terminal
         summary = "\n".join(map(clean, self.summary))
         if not self.rows:
             return summary
-        table = tabulate(
-            [
-                [clean(str(column.show(row[column.key]))) for column in self.columns]
-                for row in self.rows
-            ],
-            [column.header for column in self.columns],
-            tablefmt="pipe" if is_markdown else "simple",
-            disable_numparse=True,
-            colalign=[column.align for column in self.columns],
-        )
-        return f"{summary}\n\n{table}"
+        columns = []
+        for column in self.columns:
+            texts = [column.header]
+            texts += [clean(str(column.show(row[column.key]))) for row in self.rows]
+            place = f"{column.align}{max(map(len, texts))}"
+            header, *cells = (f"{text:{place}}" for text in texts)
+            columns.append([header, f"{':' if is_markdown else '':-{place}}", *cells])
+        lines = [(" | " if is_markdown else "  ").join(line) for line in zip(*columns, strict=True)]
+        lines = [f"| {line} |" if is_markdown else line.rstrip() for line in lines]
+        return "\n".join([summary, "", *lines])
 
 
 def figure(value: float | None) -> str:

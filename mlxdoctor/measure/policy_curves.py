@@ -1,8 +1,4 @@
-"""What a log of preference or reward training measures, by what it means.
-
-Trainers have names of their own for one thing: a margin is `margin`, `rewards/margins` or
-`eval_rewards/margins`. Here each has one, a role, and training rows are told from held-out ones.
-"""
+"""What a log of preference or reward training measures, by its role, whatever it is called."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +26,7 @@ class PolicyCurves:
 
     Attributes:
         method: "dpo", "orpo", "grpo", ...; empty where neither log nor configuration names it.
-        series: role -> its finite values; `held_out_` stands before the role on held-out rows.
+        series: role, after `held_out_` on held-out rows -> its finite values.
     """
 
     method: str

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from mlxdoctor.engines.sampling import Draws, fit_draws
-from mlxdoctor.engines.text import CONTROL
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
@@ -52,11 +51,7 @@ FORCED = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """One prompt: the answers that were recorded, and both models' own, greedy ones.
-
-    `otherwise`: a way of asking -> the tuned model's answer; empty where the recorded answers are
-    those of the usual way.
-    """
+    """One prompt: recorded answers, both models' own, and the tuned model's by way of asking."""
 
     recorded: Generation
     own: Generation
@@ -65,13 +60,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """A recorded answer, read by the tuned model behind its prompt, asked in the usual way.
-
-    Attributes:
-        prompt: ids of the prompt's tokens.
-        answered: ids of the answer's; an end token where it is empty.
-        predicted: at the place of each token of the answer, with the losses of these.
-    """
+    """A recorded answer, read by the tuned model behind its prompt: token ids, and predictions."""
 
     prompt: tuple[int, ...]
     answered: tuple[int, ...]
@@ -85,8 +74,7 @@ class AskedAgain:
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        read: each recorded answer, read by the tuned model.
-        draws: their tokens, taken for draws of the tuned model's.
+        draws: the tokens of those read, taken for draws of the tuned model's.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -109,15 +97,14 @@ class AskedAgain:
         tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
-        dataset, asking_for = run.get(Dataset), [item.prompt for item in every]
+        dataset = run.get(Dataset)
         system, *others = systems_of(dataset)[:SYSTEMS] or [""]
+        usual = as_in_the_data(dataset, tokenizer, [item.prompt for item in every], system)
         prompts = [
             plain_prompt(tokenizer, item.prompt, item.system or "", item.turns)
             if item.system or item.turns
             else prompt
-            for item, prompt in zip(
-                every, _as_recorded(dataset, tokenizer, asking_for, system), strict=True
-            )
+            for item, prompt in zip(every, usual, strict=True)
         ]
         again = produce(
             models,
@@ -143,7 +130,7 @@ class AskedAgain:
 
         asked = [Asked(plain(each.recorded), plain(each.own)) for each in asked]
         for other in others:
-            mine = asker.answers(_as_recorded(dataset, tokenizer, list(texts), other))
+            mine = asker.answers(as_in_the_data(dataset, tokenizer, list(texts), other))
             after = [
                 replace(each, own=replace(each.own, tuned=text))
                 for each, text in zip(asked, mine, strict=False)
@@ -186,10 +173,8 @@ class _Asker:
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
     def read(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[TeacherForced]:
-        """Recorded answers, teacher-forced.
-
-        How an answer begins depends on a blank, which is not always recorded: the likelier counts.
-        """
+        """Recorded answers, teacher-forced."""
+        # The blank before an answer is not always recorded: the likelier way counts.
         written = []
         for prompt in prompts:
             for text in (texts.get(prompt.text, ""), f" {texts.get(prompt.text, '')}"):
@@ -219,24 +204,18 @@ class _Asker:
                 tokens += each.answered
                 if sum(array.nbytes for array in logits) > LOGIT_BYTES[True]:
                     break
-        every = np.concatenate(logits or [np.empty((0, 1), np.float32)])
-        return (
-            fit_draws(every, np.array(tokens)) if len(every) and np.isfinite(every).all() else None
-        )
+        if not logits or not np.isfinite(every := np.concatenate(logits)).all():
+            return None
+        return fit_draws(every, np.array(tokens))
 
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
     ) -> dict[str, list[str]]:
-        """Ways of asking -> the answers, up to the first way that gives most of the recorded ones.
-
-        `prompts` are those of the file, asked in the usual way; the first of them are `asked`.
-        """
+        """Ways of asking -> the answers, up to the first that gives most of the recorded ones."""
         ways = {}
         for way, answers in self._ways(asked, prompts, has_system=has_system):
             ways[way] = answers
-            pairs = zip(asked, answers, strict=False)
-            alike = sum(_begins_alike(each.recorded.tuned, own) for each, own in pairs)
-            if alike >= MOST * len(asked):
+            if _alike(asked, answers) >= MOST * len(asked):
                 break
         return ways
 
@@ -305,13 +284,11 @@ class _Asker:
         return texts
 
 
-def _alike(asked: Sequence[Asked]) -> int:
-    """How many recorded answers begin as the tuned model's own."""
-    return sum(_begins_alike(each.recorded.tuned, each.own.tuned) for each in asked)
-
-
-def _begins_alike(first: str, second: str) -> bool:
-    return first.strip()[:ALIKE] == second.strip()[:ALIKE]
+def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:
+    """How many recorded answers begin as these, or as the tuned model's own."""
+    own = [each.own.tuned for each in asked] if answers is None else answers
+    pairs = zip((each.recorded.tuned for each in asked), own, strict=False)
+    return sum(first.strip()[:ALIKE] == second.strip()[:ALIKE] for first, second in pairs)
 
 
 def _in_format(pattern: str) -> Callable[[Tokenizer, str], Sequence[int]]:
@@ -340,16 +317,3 @@ _WAYS: Mapping[str, Callable[[Tokenizer, str], Sequence[int]]] = {
         for pattern in PLAIN_FORMATS[3:]
     },
 }
-
-
-def _as_recorded(
-    dataset: Dataset | None, tokenizer: Tokenizer, texts: Sequence[str], system: str
-) -> list[Prompt]:
-    """Prompts as they were most likely asked when the answers were recorded."""
-    # Written with the template's own signs, a prompt has been through it.
-    return [
-        Prompt(prompt.text, tuple(tokenizer.encode(prompt.text)))
-        if CONTROL.search(prompt.text)
-        else prompt
-        for prompt in as_in_the_data(dataset, tokenizer, texts, system)
-    ]

@@ -32,12 +32,7 @@ _NO_BATCH = (ValueError, TypeError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class Question:
-    """A sequence, and the tokens whose losses are wanted.
-
-    Attributes:
-        tokens: int32 (n,), what the model reads.
-        targets: int32 (p, k), p at most n: k tokens at each of the last p places.
-    """
+    """What a model reads, int32 (n,); and k targets at each of the last p places, int32 (p, k)."""
 
     tokens: Integers
     targets: Integers
@@ -50,12 +45,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model says at the places of a `Question`.
+    """What a model says at the p places of a `Question`.
 
     Attributes:
         losses: float32 (p, k), of the targets: minus their log-probability, nats.
-        greedy: int32 (p,), the likeliest token.
-        least: float32 (p,), its loss.
+        greedy, least: int32 and float32 (p,), the likeliest token and its loss.
     """
 
     losses: Floats
@@ -64,15 +58,9 @@ class Predicted:
 
 
 def predict(
-    model: Any,
-    questions: Sequence[Question],
-    progress: Callable[[int, int], None] | None = None,
+    model: Any, questions: Sequence[Question], progress: Callable[[int, int], None] | None = None
 ) -> list[Predicted]:
-    """What the model predicts at every asked place, in the order of the questions.
-
-    Raises:
-        ValueError: a token is outside the model's vocabulary.
-    """
+    """What the model predicts at every asked place; raises as `require_tokens`."""
     if not questions:
         return []
     read = [array for question in questions for array in (question.tokens, question.targets)]
@@ -88,10 +76,7 @@ def predict(
 
 
 def batches(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
-    """Places of sequences of like lengths together, so that little work goes to padding.
-
-    A batch of more than one has `most_tokens` tokens at most, padding included.
-    """
+    """Places of sequences of like lengths, of so many tokens with padding, or of one sequence."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batch and (len(batch) + 1) * lengths[i] > most_tokens:
@@ -108,11 +93,7 @@ def ask(
     questions: Sequence[Question],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Predicted]:
-    """As `predict`, and what a model was asked before, it is not asked again.
-
-    Raises:
-        InputError: the model cannot be run on this.
-    """
+    """As `predict`, but for what the model was asked before; raises as `LoadedModels.running`."""
     answers = models.answers[which]
     new = {question.key: question for question in questions if question.key not in answers}
     with models.running():
@@ -132,11 +113,7 @@ def told(
 
 
 def require_tokens(model: Any, highest: int) -> int:
-    """The size of a model's vocabulary, which a token must be in: MLX reads whatever is behind it.
-
-    Raises:
-        ValueError: the highest id that the model is to read is outside its vocabulary.
-    """
+    """The size of a model's vocabulary, in which a token must be: MLX reads what is behind it."""
     import mlx.core as mx
 
     size = int(model(mx.zeros((1, 1), mx.int32)).shape[-1])
@@ -200,11 +177,7 @@ def answer(
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[int, ...]]:
-    """One model's greedy answers, as token ids, the end token included where it was chosen.
-
-    Raises:
-        ValueError: a token is outside the model's vocabulary.
-    """
+    """One model's greedy answers, as token ids, the end token included where it was chosen."""
     require_tokens(model, max((max(prompt.tokens) for prompt in prompts), default=0))
     answers: dict[int, tuple[int, ...]] = {}
     for batch in batches([len(prompt.tokens) + max_tokens for prompt in prompts], CACHED_TOKENS):

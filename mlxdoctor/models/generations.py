@@ -39,16 +39,13 @@ STEP_COST = 3
 
 @dataclass(frozen=True)
 class Generation:
-    """One prompt and what was answered to it.
+    """One prompt and what was answered to it; empty or None what was not recorded.
 
     Attributes:
-        prompt: the prompt as the user wrote it; empty where it was not recorded.
-        base: the base model's answer, or None where it was not recorded.
-        base_tokens: the ids of `base`, the end token included where it was chosen.
-        tuned_tokens: the ids of `tuned`, likewise.
-        max_tokens: the limit both were generated under, in tokens.
-        expected: the answer that was hoped for, where it was recorded.
-        system: the system prompt before it, likewise.
+        prompt: as the user wrote it.
+        base_tokens, tuned_tokens: ids, the end token included where it was chosen.
+        max_tokens: the limit both were generated under.
+        expected: the answer that was hoped for.
         turns: the conversation that was asked with, where it has several; `prompt` joins them.
     """
 
@@ -70,8 +67,7 @@ class Generations:
     Attributes:
         end_token_ids: the ids that end an answer; empty where they are unknown.
         how: "recorded" by the user, or "produced" here, greedily.
-        load_failure: why the adapter could not be put on the base model; `items` is
-            empty then.
+        load_failure: why the adapter could not be put on the base model, so that there are none.
         left_out: how many of the prompts were asked and why not all, as a clause; else empty.
     """
 
@@ -89,10 +85,16 @@ class Generations:
     def find(cls, run: RunView) -> "Generations":
         """Both models' own, or else recorded ones, which may have been made in another way."""
         recorded = run.files.generations
-        if (produced := run.get(ProducedGenerations)) is not None:
-            return produced
-        if recorded is None:
-            return run.need(ProducedGenerations)
+        try:
+            if recorded is not None:
+                # Where no model may be run there are others: nothing needs to be read first.
+                run.need(LoadedModels)
+            tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
+            prompts = prompts_for(run.get(Dataset), tokenizer)
+            return produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
+        except (Missing, InputError):
+            if recorded is None:
+                raise
         answers = cls.read(recorded)
         if answers.end_token_ids:
             return answers
@@ -102,14 +104,7 @@ class Generations:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Recorded answers: JSON Lines, or JSON with a list of rows.
-
-        A row is an object with the answer under `tuned` (or `response`, `output`,
-        `completion`, `generated_text`, `generation`, `text`), or the answer itself.
-
-        Raises:
-            InputError: the file cannot be read, or holds no answer.
-        """
+        """Recorded answers: JSON Lines, or JSON with a list of rows, objects or the answers."""
         text, source = read_text(path)
         values, _ = json_values(text)
         ends: tuple[int, ...] | None = None
@@ -149,30 +144,6 @@ class RecordedGenerations(Generations):
         return cls.read(run.files.generations)
 
 
-class ProducedGenerations(Generations):
-    """Both models' own answers to prompts of the run's data and to general ones."""
-
-    #: A step to `Generations`, which lists the same files.
-    kind: ClassVar[str] = ""
-
-    @classmethod
-    def find(cls, run: RunView) -> "ProducedGenerations":
-        """Answered by the models here."""
-        if run.files.generations is not None:
-            # Where no model may be run there are others: nothing needs to be read first.
-            run.need(LoadedModels)
-        tokenizer, models = run.need(Tokenizer), run.need(LoadedModels)
-        prompts = prompts_for(run.get(Dataset), tokenizer)
-        try:
-            answers = produce(models, tokenizer, prompts, progress=run.progress, budget=run.budget)
-        except InputError as error:
-            if run.files.generations is None:
-                raise
-            # Nothing is lacking where others were recorded.
-            raise Missing(str(error)) from None
-        return cls(**vars(answers))
-
-
 def produce(
     models: LoadedModels,
     tokenizer: Tokenizer,
@@ -183,9 +154,6 @@ def produce(
     budget: TimeBudget | None = None,
 ) -> Generations:
     """Both models' greedy answers, of as many of the prompts as the budget allows.
-
-    Where the adapter could not be loaded, no answer is generated, and the reason is in
-    `load_failure`. Without an adapter, the base model's answers stand for both.
 
     Raises:
         InputError: there is no prompt, or the model cannot generate.
@@ -210,6 +178,7 @@ def produce(
         places = [order[turn] for turn in stage]
         asked = [prompts[i] for i in places]
         base = answers("base", asked)
+        # Without an adapter, the base model's answers stand for both.
         tuned = answers("tuned", asked) if "tuned" in models.names else base
         for i, prompt, before, after in zip(places, asked, base, tuned, strict=True):
             items[i] = Generation(

@@ -1,14 +1,11 @@
-"""What the base and the tuned model predict on the run's own rows, token by token.
-
-And the mean loss of some rows, over the targets that a trainer counts.
-"""
+"""What both models predict on the run's own rows, token by token, and mean losses of rows."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, product
-from typing import ClassVar, Literal, get_args
+from itertools import islice, product, starmap
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,12 +50,10 @@ class RowPass:
 
     Attributes:
         shifted: shift -> float32 (n - shift,): position i against token i + shift.
-        end_at_start: of the end token where the answer should begin; NaN without an answer.
-        end_after_answer: of the end token where the answer is over; NaN without an answer.
+        end_at_start, end_after_answer: of the end token there; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
-        greedy_at_start: the likeliest token where the answer should begin; None without one.
-        greedy_after_answer: the likeliest token where the answer is over; None without one.
+        greedy_at_start, greedy_after_answer: the likeliest token there; None without an answer.
     """
 
     shifted: Mapping[int, Floats]
@@ -76,13 +71,10 @@ class RowPass:
 
 @dataclass(frozen=True)
 class RowLosses:
-    """Both models' losses on one row.
+    """Both models' losses on one row; `tuned` is None where that model could not be made.
 
     Attributes:
-        tokens: int32 (n,), as the trainer sees them.
-        roles: int8 (n,), the region of each token, as in `SupervisedRow`.
-        tuned: the tuned model's; None where it could not be made.
-        prompt_length: tokens before the last answer; 0 for rows without a question.
+        tokens, roles, prompt_length: as in `SupervisedRow`, up to `LONGEST_ROW`.
         is_padded: whether mlx-lm also trains on the padding token after the row.
     """
 
@@ -121,7 +113,6 @@ class TokenLosses:
 
     Attributes:
         totals: split -> how many rows it has, measured or not.
-        vocab_size: the size of the model's vocabulary: ln of it is a uniform guess.
         mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
         test: rows of the test split, which are of no use but beside those of the others.
@@ -187,12 +178,7 @@ def _measured_on_the_rows(
 
 @dataclass(frozen=True)
 class _Job:
-    """One row that is measured.
-
-    Attributes:
-        pad_ids: what is tried after it, the trainer's own id first.
-        ends: the end tokens that the model knows.
-    """
+    """A row to measure, what is tried as padding after it, and the model's end tokens."""
 
     split: str
     row: SupervisedRow
@@ -260,10 +246,7 @@ class Meter:
         *,
         other_padding: bool = False,
     ) -> TokenLosses:
-        """Losses per token of both models. What was measured before is not measured again.
-
-        Where the adapter could not be loaded, `load_failure` says why and the rows have the
-        base model's losses only.
+        """Losses per token of both models; only of the base where the adapter could not be loaded.
 
         Args:
             max_rows: rows a split, evenly spaced; None for all.
@@ -294,10 +277,8 @@ class Meter:
             )
         jobs = [job for split in by_split for job in split]
         if not jobs:
-            refused = (why for rows in splits for why in rows.refused.values())
-            problem = "the data has no row to measure on"
-            if why := next(refused, ""):
-                problem = f"no row of the data can be measured: {why}"
+            why = next((f": {why}" for rows in splits for why in rows.refused.values()), "")
+            problem = f"no row of the data can be measured{why}"
             raise InputError(None, problem, "name other data with --data")
         results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
         sources = dict.fromkeys(source for rows in splits for source in rows.sources)
@@ -320,10 +301,10 @@ class Meter:
         def measure(places: Sequence[int]) -> None:
             asked = [jobs[i] for i in places]
             passes: dict[Which, Sequence[RowPass | None]] = {"tuned": [None] * len(asked)}
+            questions = [question for job in asked for question in job.questions]
             for which in self.models.names:
                 doing = f"measuring the {which} model"
                 tell = told(self.progress, doing, len(results), len(jobs))
-                questions = [question for job in asked for question in job.questions]
                 answers = iter(ask(self.models, which, questions, tell))
                 passes[which] = [job.losses(*islice(answers, len(job.pad_ids))) for job in asked]
             for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
@@ -340,7 +321,6 @@ class Meter:
                         is_padded=job.row.padded,
                     )
 
-        # What was measured before takes no time.
         measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
         new = [i for i in order if i not in results]
         costs = [float(len(jobs[i].tokens) * len(jobs[i].pad_ids)) for i in new]
@@ -351,14 +331,8 @@ class Meter:
         return results
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Which tokens of a row are targets.
-
-    Attributes:
-        masks_prompt: they begin with the answer, not with the row.
-        until: the last of them.
-    """
+class Targets(NamedTuple):
+    """Which tokens of a row are targets: those of the answer alone, and up to which."""
 
     masks_prompt: bool
     until: Until = "padding"
@@ -366,13 +340,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """A mean over the targets of some rows, as `mlx_lm.lora` reports it.
-
-    Attributes:
-        value: nats a target; NaN where there is none.
-        spread: of a single row about it, nats: the standard error of `n` rows, drawn at
-            random from many, is this over the root of `n`.
-    """
+    """A mean over the targets of some rows, nats, and its spread by `ratio`; NaN without any."""
 
     value: float
     spread: float
@@ -387,7 +355,7 @@ def usual_targets(config: TrainingConfig | None) -> list[Targets]:
     """The targets of sound trainers: mlx-lm's, and those that leave padding out."""
     is_stated = config is not None and not config.is_default("mask_prompt")
     masks = [bool(config.mask_prompt)] if config is not None and is_stated else [False, True]
-    return [Targets(masked, until) for masked, until in product(masks, get_args(Until))]
+    return list(starmap(Targets, product(masks, get_args(Until))))
 
 
 def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> MeanLoss:
@@ -403,11 +371,7 @@ def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> Mean
 
 
 def ratio(sums: Figures, counts: Figures) -> tuple[float, float]:
-    """The mean of all that was counted, and the spread of one sum's mean about it.
-
-    The ratio estimator: the mean's standard error is its spread over the root of the number of
-    sums (Cochran 1977).
-    """
+    """The mean of all that was counted, and the spread of a sum's mean about it (Cochran 1977)."""
     mean = float(sums.sum() / counts.sum())
     residuals = (sums - mean * counts) / counts.mean()
     return mean, math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))

@@ -13,20 +13,18 @@ from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import Role, build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.load import LoadedModels, Which
+from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.models.losses import ROWS, Meter, RowLosses
 
-#: The keys of the two answers of a pair.
-CHOSEN, REJECTED = "chosen", "rejected"
+#: The key of the answer of a pair that is not the better one.
+REJECTED = "rejected"
 
 
 @dataclass(frozen=True)
 class PreferenceMargins:
-    """The margins of pairs, log p(chosen) - log p(rejected), of the tuned model and of its base.
+    """By how many nats the tuned model's margins, log p(chosen) - log p(rejected), are larger.
 
-    Attributes:
-        gains: split -> float64 (pairs,): nats by which the tuned model's margin is larger. A run on
-            pairs is to raise it, whatever its loss: beta times it is DPO's margin of rewards.
+    The gains are float64 (pairs,) by split: beta times them are DPO's margins of rewards.
     """
 
     kind: ClassVar[str] = "margins of pairs"
@@ -53,23 +51,22 @@ class PreferenceMargins:
             raise Missing(f"the adapter cannot be loaded on the base model: {models.load_failure}")
         meter = Meter(models, tokenizer, run.progress, run.budget)
         config = run.get(TrainingConfig)
-        measured: dict[str, Mapping[tuple[str, int], RowLosses]] = {}
-        for answer in (CHOSEN, REJECTED):
-            key = data.features.chosen if answer == CHOSEN else REJECTED
+        likelier = []
+        for key in (data.features.chosen, REJECTED):
             splits = {
                 name: replace(split, features=replace(split.features, chosen=key))
                 for name, split in data.splits.items()
             }
             asked = replace(data, splits=splits)
             losses = meter.measure([build(asked, tokenizer, config, name) for name in names], ROWS)
-            measured[answer] = {(row.split, row.index): row for row in losses.compared}
-        both = [place for place in measured[CHOSEN] if place in measured[REJECTED]]
+            likelier.append({(row.split, row.index): _gain(row) for row in losses.compared})
+        chosen, rejected = likelier
         gains = {
             name: np.array(
                 [
-                    _gain(measured[CHOSEN][place]) - _gain(measured[REJECTED][place])
-                    for place in both
-                    if place[0] == name
+                    gain - rejected[place]
+                    for place, gain in chosen.items()
+                    if place[0] == name and place in rejected
                 ]
             )
             for name in names
@@ -79,9 +76,6 @@ class PreferenceMargins:
 
 def _gain(row: RowLosses) -> float:
     """Nats by which an answer is likelier to the tuned model than to the base."""
-    return _loss(row, "base") - _loss(row, "tuned")
-
-
-def _loss(row: RowLosses, which: Which) -> float:
-    losses = row.of(which).next
-    return float(losses[row.roles[1 : 1 + len(losses)] == Role.ANSWER].sum(dtype=np.float64))
+    base, tuned = row.of("base").next, row.of("tuned").next
+    is_answer = row.roles[1 : 1 + len(base)] == Role.ANSWER
+    return float(base[is_answer].sum(dtype=np.float64) - tuned[is_answer].sum(dtype=np.float64))

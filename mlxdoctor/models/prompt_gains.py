@@ -36,8 +36,7 @@ class PromptGains:
 
     Attributes:
         rows: for each split that has any, how many rows can be measured.
-        measure: (split, how many) -> that many rows, or all there are. Rows that were measured
-            before come first.
+        measure: (split, how many) -> that many rows, or all there are, measured ones first.
         unmeasured: split -> what the time budget did not allow, as a clause.
     """
 
@@ -54,7 +53,6 @@ class PromptGains:
         """The run's rows, with both models or the base alone."""
         dataset, tokenizer = run.need(Dataset), run.need(Tokenizer)
         run.need(SupervisedRows)
-        # The base alone where nothing was trained yet.
         is_trained = run.files.tuned is not None or run.files.adapter is not None
         models = run.need(LoadedModels if is_trained else LoadedBase)
         config = run.get(TrainingConfig)
@@ -103,10 +101,8 @@ class PromptGains:
 
 
 def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, SupervisedRows]:
-    """The rows that can be asked, each beside its answer after another's prompt.
-
-    Those measured before come first, the others at random.
-    """
+    """The rows that can be asked, each beside its answer after another's prompt."""
+    # Those measured before come first, the others at random.
     usable = [
         cut
         for row in rows.rows
@@ -126,10 +122,8 @@ def _pairs(rows: SupervisedRows, known: Known) -> tuple[SupervisedRows, Supervis
 
 
 def _cut(row: SupervisedRow) -> SupervisedRow:
-    """A row up to the first tokens of its answer, without its end token.
-
-    Earlier answers of the dialogue, which may be trained on, belong to the prompt here.
-    """
+    """A row up to the first tokens of its answer, without its end token."""
+    # Earlier answers of the dialogue, which may be trained on, belong to the prompt here.
     end = min(row.length, row.prompt_length + ANSWER_TOKENS)
     over = np.flatnonzero(row.roles[row.prompt_length : end] != Role.ANSWER)
     end = row.prompt_length + int(over[0]) if len(over) else end
@@ -156,5 +150,4 @@ def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedR
 
     prompt, answer = parts(row)
     different = islice((other for other in others if parts(other)[0] != prompt), PARTNERS)
-    # The first of them where all have this answer.
     return max(different, key=lambda other: parts(other)[1] != answer, default=None)

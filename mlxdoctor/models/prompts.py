@@ -46,13 +46,7 @@ PLAIN_FORMATS = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, ready for a model.
-
-    Attributes:
-        text: as the user wrote it.
-        tokens: with the chat template and the generation prompt.
-        origin: a split of the data, or "general".
-    """
+    """A prompt as the user wrote it, and as tokens in the chat template; of a split, or general."""
 
     text: str
     tokens: tuple[int, ...]
@@ -63,20 +57,14 @@ class Prompt:
 def prompts_for(
     dataset: Dataset | None, tokenizer: Tokenizer, *, held_out: int = 16, trained: int = 8
 ) -> tuple[Prompt, ...]:
-    """Prompts to compare two models on: the run's own, and a few general ones.
-
-    Args:
-        held_out: how many to take from the validation or test rows.
-        trained: how many to take from the training rows.
-    """
+    """Prompts to compare two models on: so many of held-out and training rows, and general ones."""
     prompts: list[Prompt] = []
-    dataset = dataset.held_out if dataset is not None else None
+    given = dataset.held_out.splits if dataset is not None else {}
     for names, count in ((("valid", "test"), held_out), (("train",), trained)):
-        splits = [dataset.splits.get(name) for name in names] if dataset is not None else []
-        split = next((split for split in splits if split is not None and split.rows), None)
-        if split is not None:
+        splits = [given[name] for name in names if name in given and given[name].rows]
+        for split in splits[:1]:
             seen = {prompt.text for prompt in prompts}
-            prompts.extend(_from_split(split, tokenizer, count, seen))
+            prompts += _from_split(split, tokenizer, count, seen)
     return (*prompts, *(plain_prompt(tokenizer, text) for text in GENERAL_PROMPTS))
 
 
@@ -118,18 +106,16 @@ def as_in_the_data(
 ) -> list[Prompt]:
     """Questions as the rows ask them that have the same one: after their system prompt and turns.
 
-    Others are asked after `system`.
-
     Where all rows are texts without the marks of a chat, other questions stand between the marks
-    that the texts have, and are continued as they are where there are none. Else they are asked as
-    a user types them.
+    that the texts have, if any. Else they are asked as a user types them, after `system`; one with
+    the signs of a template has been through it.
     """
     prompts: dict[str, Prompt] = {}
     splits = dataset.splits.values() if dataset is not None else ()
     rows = [(split, row) for split in splits for row in split.rows]
     for split, row in rows:
+        exchange = split.exchange(row)
         for text in _asked_in(split, row, texts):
-            exchange = split.exchange(row)
             if split.format == "text" and (exchange is None or text != exchange.asked):
                 tokens = tuple(tokenizer.encode(text))
                 prompts.setdefault(text, Prompt(text, tokens, None, split.name))
@@ -152,7 +138,12 @@ def as_in_the_data(
             asked = opening + text + closing
         return Prompt(text, tuple(tokenizer.encode(asked)))
 
-    return [prompts.get(text) or other(text) for text in texts]
+    return [
+        Prompt(text, tuple(tokenizer.encode(text)))
+        if CONTROL.search(text)
+        else prompts.get(text) or other(text)
+        for text in texts
+    ]
 
 
 def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) -> list[Prompt]:
@@ -162,21 +153,14 @@ def _from_split(split: Split, tokenizer: Tokenizer, count: int, seen: set[str]) 
         if len(prompts) == count:
             break
         prompt = _from_row(split, row, tokenizer)
-        if prompt is None or not prompt.tokens or prompt.text in seen:
-            continue
-        seen.add(prompt.text)
-        if len(prompt.tokens) <= LONGEST_PROMPT:
-            prompts.append(prompt)
-        elif len(too_long) < count:
-            too_long.append(prompt)
+        if prompt is not None and prompt.tokens and prompt.text not in seen:
+            seen.add(prompt.text)
+            (prompts if len(prompt.tokens) <= LONGEST_PROMPT else too_long).append(prompt)
     return (prompts + too_long)[:count]
 
 
 def _by_answers(split: Split) -> Sequence[Row]:
-    """The rows, and where they have a few answers only, one of each answer after the other.
-
-    What is rare is asked for as often, so that it is seen whether it was learned.
-    """
+    """The rows; where they have a few answers only, one of each after the other, the rare too."""
     groups: dict[str, list[Row]] = {}
     for row in split.rows[:ROWS_GROUPED]:
         groups.setdefault(split.pair(row).answer, []).append(row)

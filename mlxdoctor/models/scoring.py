@@ -28,12 +28,7 @@ class ItemScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of the answers, prompt by prompt.
-
-    Attributes:
-        unscored: prompts for which the function gave no finite number, with the reason of
-            the first.
-    """
+    """Scores of the answers; and how many prompts have none, with the reason of the first."""
 
     kind: ClassVar[str] = "scores"
     needs_models: ClassVar[bool] = True
@@ -53,14 +48,7 @@ class Scores:
 
 
 def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
-    """The function that the user named as `FILE.py:FUNCTION`, and its file as a source.
-
-    This runs the user's code: call it for a name given on the command line only, never for
-    one found in a run.
-
-    Raises:
-        InputError: as `load_named`, or it does not take two or three arguments.
-    """
+    """The function that the user named as `FILE.py:FUNCTION`, and its file: it runs their code."""
     function, files = load_named(name, "a scoring function")
     count = _arguments(function)
     if count not in (2, 3):
@@ -70,16 +58,9 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
 
 
 def score(
-    generations: Generations,
-    function: ScoringFunction,
-    name: str,
-    sources: tuple[Source, ...] = (),
+    generations: Generations, function: ScoringFunction, name: str, sources: tuple[Source, ...] = ()
 ) -> Scores:
-    """Score every answer of both models; a prompt without a finite score is left out and counted.
-
-    Raises:
-        InputError: no answer could be scored, or the function ends the program.
-    """
+    """Score every answer of both models; prompts without a finite score are counted."""
     count = _arguments(function)
 
     def scored(item: Generation, output: str) -> float:
@@ -99,10 +80,11 @@ def score(
         except Exception as error:  # the user's code may raise anything
             # What it says may repeat the answer.
             problems.append(failure_of(error).what)
+    reason = problems[0] if problems else ""
     if not items:
-        reason = problems[0] if problems else "there is no answer"
-        raise InputError(None, f"{name} could score no answer ({reason})", "run it on one by hand")
-    unscored = (len(problems), problems[0] if problems else "")
+        problem = f"{name} could score no answer ({reason or 'there is no answer'})"
+        raise InputError(None, problem, "run it on one by hand")
+    unscored = (len(problems), reason)
     return Scores((*sources, *generations.sources), name, tuple(items), unscored)
 
 

@@ -3,10 +3,9 @@
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from mlxdoctor.engines.text import CONTROL, ends, sampled
 from mlxdoctor.evidence.dataset import Pair, Split
@@ -50,7 +49,6 @@ class Leftover:
         return pair.prompt if self.of == "prompts" else pair.answer
 
     def search(self, pair: Pair) -> re.Match[str] | None:
-        """The first match in what is searched."""
         return self.pattern.search(self.text(pair))
 
     def is_meant(self, pair: Pair) -> bool:
@@ -74,12 +72,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Spoilt:
-    """Rows with a leftover.
-
-    Attributes:
-        rows: the places of the rows that have it.
-        example: the text of the first of them, from just before the match.
-    """
+    """The places of the rows with a leftover, and the text of the first, from before the match."""
 
     leftover: Leftover
     rows: tuple[int, ...]
@@ -90,17 +83,15 @@ class Spoilt:
 @cache
 def leftovers() -> tuple[Leftover, ...]:
     """All entries of the table, in its order."""
-    return tuple(_entry(name, table) for name, table in shipped(__package__, _FILE).items())
-
-
-def _entry(name: str, table: Mapping[str, Any]) -> Leftover:
-    patterns = {
-        key: re.compile(table[key].replace("{CONTROL}", f"(?:{CONTROL.pattern})"))
-        for key in ("pattern", "meant")
-        if key in table
-    }
-    rest = {key: value for key, value in table.items() if key not in patterns}
-    return record(Leftover, _FILE, name, rest, code=name, **patterns)
+    entries = []
+    for name, table in shipped(__package__, _FILE).items():
+        patterns = {
+            key: re.compile(table[key].replace("{CONTROL}", f"(?:{CONTROL.pattern})"))
+            for key in ("pattern", "meant")
+            if key in table
+        }
+        entries.append(record(Leftover, _FILE, name, table, code=name, **patterns))
+    return tuple(entries)
 
 
 def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
@@ -114,16 +105,19 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             # A text alone has neither prompt nor answer.
             continue
         matches = {row: match for row, pair in pairs.items() if (match := leftover.search(pair))}
-        if leftover.counts and not _count_rows(matches.values()):
-            continue
+        if leftover.counts:
+            # The numbers of the rows of a table, in any order.
+            numbers = {int(match[1]) for match in matches.values()}
+            if not numbers or len(numbers) < _COUNTED * (max(numbers) - min(numbers) + 1):
+                continue
         if leftover.alike and matches:
             ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
             matches = {row: match for row, match in matches.items() if match[0] == text}
         asking = sum(map(leftover.is_meant, pairs.values()))
-        asking += sum(map(_is_marked_up, (pairs[row].answer for row in matches)))
+        # Tokens of so many names are the markup of an answer.
+        asking += sum(len(set(CONTROL.findall(pairs[row].answer))) >= _MARKUP for row in matches)
         if not matches or asking > _MEANT * len(matches):
             continue
-        # Answers of which enough is left over.
         answers = (pairs[row].answer for row in matches)
         found = ((len(leftover.pattern.findall(text)), len(text)) for text in answers)
         dense = sum(count >= leftover.dense * length for count, length in found)
@@ -132,18 +126,6 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
             yield Spoilt(leftover, tuple(matches), severity, example)
-
-
-def _is_marked_up(answer: str) -> bool:
-    """Whether tokens of so many names stand in an answer that they are its markup."""
-    return len(set(CONTROL.findall(answer))) >= _MARKUP
-
-
-def _count_rows(matches: Iterable[re.Match[str]]) -> bool:
-    """Whether the first numbers in the matches are those of the rows of a table, in any order."""
-    numbers = {match[1] for match in matches}
-    values = [int(number) for number in numbers]
-    return bool(values) and len(values) >= _COUNTED * (max(values) - min(values) + 1)
 
 
 def left_in_answers(split: Split) -> Iterator[Spoilt]:

@@ -18,10 +18,7 @@ _UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
 class Output:
     """What one model answered to one prompt.
 
-    Attributes:
-        units: token ids, or words and signs where the ids are unknown.
-        ends: the units that end an answer.
-        max_tokens: the limit it was generated under, where known.
+    Its units are token ids, or words and signs where the ids are unknown; `ends` are such units.
     """
 
     text: str

@@ -61,8 +61,7 @@ class RareWords:
     """Different prompts and different answers, as sets of the rare words that both sides use.
 
     Attributes:
-        texts: the prompts, and the answers.
-        words: of each of them.
+        texts, words: of the prompts, and of the answers.
         places: the numbers of the prompts, and of the answers, with each word.
         bits: of each word, log2(texts / texts with it), of the side where it is commoner.
     """
@@ -90,7 +89,13 @@ class RareWords:
             if share < math.inf:
                 bits[word] = round(-math.log2(share) / _GRAIN) * _GRAIN
         kept = [[text & bits.keys() for text in side] for side in sides]
-        return cls((prompts, answers), kept, [_places(side) for side in kept], bits)
+        places: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
+        for side, numbers in zip(kept, places, strict=True):
+            for number, text in enumerate(side):
+                for word in text:
+                    numbers[word].append(number)
+        arrays = [{word: np.array(found) for word, found in side.items()} for side in places]
+        return cls((prompts, answers), kept, arrays, bits)
 
     def ties(self, side: int, text: int) -> Scores:
         """Bits that a prompt shares with each answer, or an answer with each prompt: float64."""
@@ -99,15 +104,6 @@ class RareWords:
         for word in self.words[side][text]:
             scores[self.places[other][word]] += self.bits[word]
         return scores
-
-
-def _places(texts: Sequence[Collection[str]]) -> dict[str, Ints]:
-    """The numbers of the texts with each word."""
-    places: dict[str, list[int]] = defaultdict(list)
-    for number, text in enumerate(texts):
-        for word in text:
-            places[word].append(number)
-    return {word: np.array(numbers) for word, numbers in places.items()}
 
 
 @dataclass(frozen=True)
@@ -127,12 +123,11 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class Pairing:
-    """How many rows hold the answer to another row's prompt.
+    """Rows that hold the answer to another row's prompt, of so many examined.
 
     Attributes:
-        telling: of them, the share that is called misplaced when all answers are dealt out at
-            random; below some share nothing can be said.
-        misplaced: the rows whose answers belong elsewhere; none where too little is telling.
+        telling: the share that is called misplaced when all answers are dealt out at random.
+        misplaced: none where too little is telling.
     """
 
     examined: int
@@ -143,7 +138,7 @@ class Pairing:
 def pairing(prompts: Sequence[str], answers: Sequence[str], telling: float) -> Pairing:
     """Look for rows that are misplaced, by their prompts and answers, which are not empty.
 
-    With less than `telling` by `Pairing.telling` the rows themselves are not looked at.
+    It takes so much of `Pairing.telling`.
     """
     generator = np.random.default_rng(0)
     texts = list(dict.fromkeys(prompts)), list(dict.fromkeys(answers))
@@ -183,11 +178,7 @@ class _Dealt:
         return sum(self.ties.bits[word] for word in asked if word in answered)
 
     def misplaced(self, row: int) -> Misplaced | None:
-        """Whether both halves of a row fit far better elsewhere, where the others do not fit.
-
-        A chance match is seldom the best for both sides, and seldom has two rows in it that
-        do not fit themselves; of answers that changed places, every row has both.
-        """
+        """Whether both halves of a row fit far better elsewhere, where the others do not fit."""
         own = self.own(row)
         rows, ranks = [], []
         for side in (PROMPT, ANSWER):
@@ -197,7 +188,6 @@ class _Dealt:
             if best is None:
                 return None
             match, holder = best
-            # Something else fits the match clearly better.
             if float(scores[match]) < float(self.ties.ties(1 - side, match).max()) - _SLACK:
                 return None
             if copied(self.ties.texts[side][text], self.ties.texts[1 - side][match]):
@@ -239,9 +229,8 @@ class Contradictions:
     """Rows whose prompt has another answer elsewhere.
 
     Attributes:
-        outvoted: rows with a short answer that says something else than the most frequent
-            answer to the same prompt, and is a number or the answer to another prompt too:
-            answers that only this prompt has may be meant to differ.
+        outvoted: rows with a short answer that says something else than the most frequent one to
+            the same prompt, and is a number or the answer to another prompt too.
         exclusive: of these, how many rows where both answers are numbers, or labels.
         prompts: different prompts of the rows that are outvoted.
     """
@@ -263,7 +252,6 @@ def contradictions(pairs: Sequence[Pair]) -> Contradictions:
     again = [rows for rows in rows_of.values() if len({answers[row] for row in rows}) > 1]
     repeated = {answers[row]: vocabulary(answers[row]) for rows in again for row in rows}
     with_word = Counter(word for text in repeated.values() for word in text)
-    # How telling each word is, in nats.
     weights = {word: math.log((len(repeated) + 1) / n) for word, n in with_word.items()}
     short = {answer for answer in repeated if answer and len(words(answer)) <= _SHORT}
     outvoted: list[int] = []

@@ -21,7 +21,7 @@ SOUND_RATE, BROKEN_RATE, ALPHA, BETA = 0.05, 0.5, 0.001, 0.01
 #: Share of prompts on which a broken model does it: below, it is impaired rather than broken. And
 #: that above which the base model does the same, so that the tuning is not to blame.
 BROKEN_SHARE, BASE_SHARE = 0.5, 0.2
-#: How the base model compares: the end of a sentence, filled from `Rate.measured`.
+#: The end of a sentence, filled from `Rate.measured`.
 AGAINST_BASE = (
     "[the base model does so on {base_hits} of them|there is no answer of the base model to "
     "compare with]"
@@ -70,8 +70,6 @@ def paired_permutation(differences: ArrayLike) -> float:
     values = np.asarray(differences, dtype=np.float64)
     values = values[np.isfinite(values)]
     count = len(values)
-    if count == 0:
-        return 1.0
     observed = abs(float(values.sum()))
     # Equal sums in another order differ by rounding; they must count as equal.
     observed -= 1e-9 * float(np.abs(values).sum())
@@ -93,12 +91,7 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean of a figure over prompts, of the base and of the tuned model.
-
-    Attributes:
-        difference: of the tuned model's less the base model's, with its interval.
-        p_value: of no difference, `paired_permutation`.
-    """
+    """The mean of a figure over prompts, of both models, and the tuned model's less the base's."""
 
     base: float
     tuned: float
@@ -133,9 +126,8 @@ class Rate:
     """What was counted, prompt by prompt.
 
     Attributes:
-        base: how many the base model hit; None where its answers are unknown.
+        base, p_value: the base model's hits, and exact McNemar; None where its answers are unknown.
         interval: the tuned model's share with its 95% Wilson interval.
-        p_value: exact McNemar; None without the base model.
         decided: the sequential test is sure that the rate is a broken model's.
         is_broken: the rate is large, and certainly larger than the base model's.
     """
@@ -163,10 +155,7 @@ class Rate:
 
 
 def rate(tuned: Sequence[bool], base: Sequence[bool] | None) -> Rate:
-    """Compare the prompts that the tuned model hit with those that the base model hit.
-
-    Of one prompt at least, with an entry for each.
-    """
+    """Compare the prompts, one at least, that tuned and base model hit."""
     hits = sum(tuned)
     interval = wilson(hits, len(tuned))
     # Wald's test is read once over all prompts, so that their order is no matter.

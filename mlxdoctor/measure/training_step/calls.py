@@ -31,9 +31,8 @@ class Call:
     """One call that the loss made of the model.
 
     Attributes:
-        tokens: the integer array (rows, positions) that it was given; None where there was none.
-        logits: what it gave, (rows, positions, vocabulary).
-        gradient: of the loss with respect to those, where it was taken.
+        tokens: the integers (rows, positions) that it was given; None where there were none.
+        logits: (rows, positions, vocabulary), and the loss's gradient with respect to them.
     """
 
     tokens: mx.array | None
@@ -89,10 +88,9 @@ def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> An
 def bound(function: Callable[..., Any], batch: Any) -> OfModel:
     """A function of the user's as a function of the model alone.
 
-    The batch is handed over as the function's signature takes it: spread out where it is a
-    tuple or a list, or a dict of the parameters' names; whole elsewhere; with the model
-    before it, or without where the function holds the model itself. Where both fit, the
-    name of its first parameter decides.
+    The batch is handed over as the signature takes it: spread out where it is a tuple, a list or a
+    dict of the parameters' names, else whole; after the model, or without it where the function
+    holds the model itself. Where both fit, the name of its first parameter decides.
 
     Raises:
         InputError: no way of calling it fits its signature.
@@ -119,7 +117,6 @@ def bound(function: Callable[..., Any], batch: Any) -> OfModel:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """None where a function does not tell it."""
     with suppress(TypeError, ValueError):
         return inspect.signature(function)
     return None
@@ -134,11 +131,7 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
 
 
 def as_called(loss: Callable[..., Any], batch: Any) -> OfModel:
-    """The loss as a function of the model alone, giving its first value as a scalar.
-
-    Raises:
-        InputError: as `bound`; from the function itself, where it returns no scalar array.
-    """
+    """As `bound`, giving the loss's first value as a scalar; raises where there is none."""
     call = bound(loss, batch)
 
     def scalar(model: Any) -> mx.array:

@@ -32,12 +32,7 @@ Tokens = NDArray[np.int32]
 
 
 def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[str, mx.array]]:
-    """Differentiate the loss by what is trainable and by the logits of each call of the model.
-
-    Returns:
-        The calls that it made of the model, with the gradient of the logits of each; and trainable
-        parameter -> its gradient.
-    """
+    """The loss's calls of the model, with their logits' gradients; and those of the parameters."""
     # Nothing is computed here: only how many logits there are is asked.
     with heard(model) as calls:
         loss(model)
@@ -61,11 +56,7 @@ def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[s
 
 
 def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
-    """Measure the alignment of inputs and targets, in each forward pass that is trained.
-
-    Raises:
-        Missing: there are no logits, or no tokens that go with them.
-    """
+    """Measure the alignment of inputs and targets, in each forward pass that is trained."""
     if not calls:
         raise Missing("the loss never called the model, or it gave no logits of three dimensions")
     fitting = [
@@ -107,26 +98,19 @@ def _following(tokens: Tokens) -> Tokens:
 def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
     """The rows of all arrays, filled up to the widest."""
     width = max(array.shape[1] for array in arrays)
-    missing = [((0, 0), (0, width - array.shape[1])) for array in arrays]
-    filled = zip(arrays, missing, strict=True)
-    return np.concatenate([np.pad(array, by, constant_values=fill) for array, by in filled])
+    wide = (np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=fill) for x in arrays)
+    return np.concatenate(list(wide))
 
 
 def read(
     gradient: mx.array, logits: mx.array, after: Tokens | None = None
 ) -> tuple[Tokens, NDArray[np.float32], float]:
-    """Targets, weights and the share of hard targets.
+    """Targets, weights and the share of hard targets, as in `Alignment`.
 
     Args:
-        gradient: float32 (rows, positions, vocabulary), of the loss.
-        logits: of the same shape, any float type.
+        gradient: of the loss with respect to the logits, (rows, positions, vocabulary).
         after: int32 (rows, positions), the next token, which decides where pushing one token
             up and pushing another down are the same.
-
-    Returns:
-        int32 (rows, positions), -1 where the gradient is zero; float32 (rows, positions),
-        0 there, negative where the target is made less likely; and the share, 0 to 1, NaN
-        where nothing is trained.
     """
     targets, weights, hard = [], [], []
     rows = max(1, PART_BYTES // max(1, gradient[0].nbytes))
@@ -169,10 +153,9 @@ def _fit(part: mx.array, p: mx.array, target: mx.array) -> tuple[mx.array, mx.ar
 
 
 def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
-    """How much each row's own tokens are made more likely, float64 (rows,).
+    """How much each row's own tokens are made more likely at its trained positions, float64.
 
-    They are read at the trained positions, whatever else the loss has there: a bonus for entropy,
-    say, pushes other tokens. The calls are those of the alignment.
+    Whatever else the loss has there: a bonus for entropy, say, pushes other tokens.
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
@@ -192,12 +175,7 @@ def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Tokens of a tokenizer that mean something.
-
-    Attributes:
-        ends: tokens that end an answer; empty where no tokenizer was given.
-        answer: what the chat template adds when an answer is to follow; empty without one.
-    """
+    """What pads rows, ends answers, and is added by the template where an answer is to follow."""
 
     pads: tuple[int, ...]
     ends: tuple[int, ...]
@@ -205,7 +183,6 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, tokenizer: Any | None) -> Self:
-        """What is known; without a tokenizer only mlx-lm's padding."""
         ends = _ids(tokenizer, "eos_token_ids") or _ids(tokenizer, "eos_token_id")
         pads = (MLX_LM_PAD, *_ids(tokenizer, "pad_token_id"), *ends)
         return cls(pads, ends, _opening(tokenizer))
@@ -220,11 +197,7 @@ class SpecialTokens:
         return int(places[-1]) + length if places.size else -1
 
     def row_length(self, row: Tokens) -> int:
-        """Tokens before the padding of a row.
-
-        Padding is a run of one padding token up to the row's end; the first of a run of end
-        tokens is the row's own.
-        """
+        """Tokens before the padding of a row, a run of one such token up to the row's end."""
         last = int(row[-1])
         if last not in self.pads:
             return len(row)
@@ -234,6 +207,7 @@ class SpecialTokens:
         if last == MLX_LM_PAD and len(row) - length == 1 and not follows_end:
             # A single one may be the row's own: in many vocabularies it is a letter.
             return len(row)
+        # The first of a run of end tokens is the row's own.
         return min(length + (last in self.ends), len(row))
 
 

@@ -27,15 +27,12 @@ class TrainingStep:
     """One training step of a user's own trainer, or of a planned run, measured.
 
     Attributes:
-        forward: None where the loss could not be computed; `failure` says why.
+        forward, update: None where the loss could not be computed; `failure` says why.
         alignment: None where it cannot be read; `unseen` says why.
         preferences: None where nothing in the batch is named as pairs or rewards.
-        update: None where the loss could not be computed.
         frames: the last lines of the user's code where the loss failed.
-        sources: the file it was taken from; empty when probed from Python.
         seconds: that the probe took.
-        planned: whether it is a step as `mlx_lm.lora` will make it from a configuration, and
-            no trainer of the user's own.
+        planned: it is a step as `mlx_lm.lora` will make it, and no trainer of the user's own.
     """
 
     kind: ClassVar[str] = "training step"
@@ -75,9 +72,8 @@ class TrainingStep:
         if run.options.trainer is None:
             raise NotThere(NO_TRAINER)
         trainer, sources = load_trainer(run.options.trainer)
-        if trainer.expect is None:
-            config = run.get(TrainingConfig)
-            kind = config.fine_tune_type if config is not None else None
+        if trainer.expect is None and (config := run.get(TrainingConfig)) is not None:
+            kind = config.fine_tune_type
             trainer = replace(trainer, expect=kind if kind in EXPECTED else None)
         return measure(trainer, sources=sources, progress=run.progress)
 
@@ -92,8 +88,7 @@ def measure(
     """Make training steps, measure them, and hand the model back as it was.
 
     Raises:
-        InputError: the model is no MLX module, the loss cannot be called with it, or code of
-            the user's ends the program.
+        InputError: the loss cannot be called with the model, or the user's code ends the program.
     """
     # It loads MLX, which most diagnoses do without.
     from mlxdoctor.measure.training_step.calls import require_module

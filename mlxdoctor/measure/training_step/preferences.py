@@ -32,9 +32,7 @@ NO_TOKENS = frozenset(
 class BatchArray(NamedTuple):
     """One array of a batch, or one list of numbers.
 
-    Attributes:
-        name: as above; positions where there are no names.
-        path: keys and positions from the batch down to it, with dots between them.
+    Its name is as above, with positions where there are no names; its path has no names.
     """
 
     name: str
@@ -48,9 +46,8 @@ class BatchArray(NamedTuple):
 
     @property
     def array(self) -> NDArray[Any]:
-        """The value as an array of NumPy."""
+        """The value as an array of NumPy, which has no bfloat16."""
         value = self.value
-        # NumPy has no bfloat16.
         is_floating = isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
         return np.array(value.astype(mx.float32) if is_floating else value)
 
@@ -83,11 +80,7 @@ def arrays_of(trainer: Trainer) -> list[BatchArray]:
 
 
 def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchArray]:
-    """The arrays of a name or position, and those below it.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The arrays of a name or position, and those below it; raises where there is none."""
     of_name = [
         array
         for array in arrays
@@ -101,11 +94,7 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
 
 
 def pairs_in(trainer: Trainer, alignment: Alignment) -> Preferences | None:
-    """How the loss pushes chosen and rejected rows; None where nothing names them.
-
-    Raises:
-        InputError: the batch has no arrays of the names that the trainer gave.
-    """
+    """How the loss pushes chosen and rejected rows; None where nothing names them."""
     rows = _rows(alignment)
     if trainer.pairs == "halves":
         names = ("the first half of the rows", "the second half")
@@ -161,15 +150,12 @@ def _holds(texts: list[str], row: Tokens) -> bool:
 
 def policy_in(trainer: Trainer, calls: Sequence[Call], alignment: Alignment) -> Preferences | None:
     """Rewarded answers, and their pushes where every reward is reversed; else as `pairs_in`."""
-    rewards: BatchArray | None = None
-    if callable(trainer.rewards):
-        batch = trainer.rewards(-1.0)
+    rewards, named = None, trainer.rewards
+    if callable(named):
+        batch = named(-1.0)
     else:
         arrays = arrays_of(trainer)
-        if trainer.rewards is None:
-            rewards = _rewards_in(arrays)
-        else:
-            rewards = _named(arrays, trainer.rewards, "rewards")[0]
+        rewards = _rewards_in(arrays) if named is None else _named(arrays, named, "rewards")[0]
         if rewards is None:
             return None
         batch = _reversed(trainer.batch, rewards)

@@ -1,6 +1,6 @@
 """The model before the step: what is trainable, and whether it is what it says it is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.measure.training_step.values import State
 from mlxdoctor.models.load import count_parameters
+from mlxdoctor.safety.quoting import cut
 
 #: MLX's own bookkeeping: a class that replaces it hides what is trained.
 BOOKKEEPING = ("trainable_parameters", "parameters", "freeze", "unfreeze", "update")
@@ -37,9 +38,7 @@ def read_state(model: nn.Module, expect: str | None) -> State:
         outside={name: every[name].size for name in sorted(trainable - own)},
         claims=tuple(_claims(model)),
         overrides=tuple(
-            name
-            for name in BOOKKEEPING
-            if getattr(type(model), name) is not getattr(nn.Module, name)
+            each for each in BOOKKEEPING if getattr(type(model), each) != getattr(nn.Module, each)
         ),
         expect=expect,
     )
@@ -47,21 +46,16 @@ def read_state(model: nn.Module, expect: str | None) -> State:
 
 def _claims(model: nn.Module) -> Iterator[str]:
     """Plain attributes that say that there is an adapter: a flag, a count, a configuration."""
-    attributes: Mapping[str, Any] = {**vars(model), **dict(model)}
-    for name, value in attributes.items():
-        spoken = any(word in name.lower() for word in CLAIMS)
+    for name, value in {**vars(model), **dict(model)}.items():
         plain = isinstance(value, bool | int | str | dict) and not isinstance(value, nn.Module)
-        if spoken and plain and value:
-            shown = repr(value)
-            yield f"{name}={shown if len(shown) <= 40 else shown[:40] + '…'}"
+        if value and plain and any(word in name.lower() for word in CLAIMS):
+            yield f"{name}={cut(repr(value), 40)}"
 
 
 @contextmanager
 def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
-    """Put everything back afterwards: parameters, what is frozen, modes, optimizer, randomness.
-
-    Arrays are never changed in place in MLX, so that keeping the old ones costs nothing.
-    """
+    """Put everything back afterwards: parameters, what is frozen, modes, optimizer, randomness."""
+    # Arrays are never changed in place in MLX, so that keeping the old ones costs nothing.
     kind = type(model)
     modules = [(each, dict(each), set(each._no_grad), each.training) for each in model.modules()]
     arrays = nn.Module.parameters(model)

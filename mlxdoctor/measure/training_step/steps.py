@@ -55,12 +55,11 @@ def make_steps(
 ) -> Update:
     """Make steps, and compare every parameter with what it was.
 
+    The trainer's own step, or the loss with its optimizer; Adam where it has neither.
+
     Args:
-        trainer: its own step, or the loss with its optimizer; Adam at `LEARNING_RATE` where it
-            has neither.
         first: the loss before the steps.
-        gradients: trainable parameter -> the first gradient with respect to it.
-        failure: why that could not be taken: only a step of the trainer's own is made then.
+        failure: why the gradients could not be taken: only a step of the trainer's own is made.
     """
     model, loss = trainer.model, as_called(trainer.loss_fn, trainer.batch)
     optimizer = optim.Adam(LEARNING_RATE) if trainer.optimizer is None else trainer.optimizer

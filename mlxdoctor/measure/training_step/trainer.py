@@ -20,11 +20,7 @@ IN_A_TUPLE = 6
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a training step is made of: the arguments of `mlxdoctor.probe`, which says what each is.
-
-    Raises:
-        InputError: `expect` or `pairs` is none of what it may be.
-    """
+    """What a training step is made of: the arguments of `mlxdoctor.probe`, which explains them."""
 
     model: Any
     loss_fn: Callable[..., Any]
@@ -47,11 +43,7 @@ class Trainer:
 
 
 def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
-    """What the function named as `FILE.py:FUNCTION` returns, and its file. Runs the user's code.
-
-    Raises:
-        InputError: it cannot be found, needs arguments, fails, or returns something else.
-    """
+    """What the function named as `FILE.py:FUNCTION` returns, and its file. Runs the user's code."""
     function, files = load_named(name, "a function that returns a trainer")
     try:
         # A class or a built-in function may have no signature to read.
@@ -67,18 +59,14 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
         failure = failure_of(error)
         problem = f"{name} fails ({failure.sentence})"
         raise UserCodeError(None, problem, "run it by hand", failure.frames) from error
-    return _trainer(name, given), tuple(map(hash_file, files))
-
-
-def _trainer(name: str, given: Any) -> Trainer:
-    names = [field.name for field in fields(Trainer)]
+    sources, names = tuple(map(hash_file, files)), [field.name for field in fields(Trainer)]
     if isinstance(given, Mapping):
         foreign = sorted(set(given) - set(names))
         missing = [needed for needed in names[:3] if needed not in given]
         if foreign or missing:
             wrong = f"has no {missing[0]!r}" if missing else f"has {foreign[0]!r}"
             raise InputError(None, f"the dict that {name} returned {wrong}", _SHAPE)
-        return Trainer(**given)
+        return Trainer(**given), sources
     if isinstance(given, tuple | list) and 3 <= len(given) <= IN_A_TUPLE:
-        return Trainer(*given)
+        return Trainer(*given), sources
     raise InputError(None, f"{name} returned a {type(given).__name__}", _SHAPE)

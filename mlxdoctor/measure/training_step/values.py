@@ -1,7 +1,7 @@
 """What is measured of one training step, as values: facts, no judgement. Imports no MLX."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,8 +22,7 @@ class State:
     """The model before the step.
 
     Attributes:
-        trainable, frozen: module -> parameters that are, the same module of all layers taken
-            together; quantized ones counted unpacked; the largest first.
+        trainable, frozen: module -> parameters that are, as `count_parameters` has them.
         adapters: names of the modules with LoRA or DoRA parameters.
         half_adapters: those whose A or B is frozen.
         outside: names of trainable parameters that belong to no adapter -> how many values.
@@ -36,7 +35,7 @@ class State:
     frozen: Mapping[str, int]
     adapters: tuple[str, ...] = ()
     half_adapters: tuple[str, ...] = ()
-    outside: Mapping[str, int] | None = None
+    outside: Mapping[str, int] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     expect: str | None = None
@@ -53,14 +52,11 @@ class State:
     @property
     def outside_share(self) -> float:
         """Share of the parameters that is trainable and belongs to no adapter, 0 to 1."""
-        return sum((self.outside or {}).values()) / max(self.parameters, 1)
+        return sum(self.outside.values()) / max(self.parameters, 1)
 
     @property
     def expected(self) -> str | None:
-        """What is to be trained: as the trainer says; an adapter where the model has or claims one.
-
-        `adapter` or `full`; None where nothing speaks of it.
-        """
+        """What is to be trained: `adapter`, `full`, or None where nothing speaks of it."""
         if self.expect is None:
             return "adapter" if self.adapters or self.claims else None
         return "full" if self.expect == "full" else "adapter"
@@ -68,10 +64,9 @@ class State:
 
 @dataclass(frozen=True)
 class Forward:
-    """The loss of one forward pass.
+    """The loss of one forward pass, nats.
 
     Attributes:
-        loss: nats, as the loss function gives it.
         uniform: ln of the vocabulary's size; None where no logits were seen.
         dtype: of the logits; None where none were seen.
         resolution: the smallest share of the loss that its number format can show.
@@ -88,23 +83,19 @@ class Forward:
 class Alignment:
     """Which positions are trained, and on which token, from the gradient of the logits.
 
-    All arrays have one entry for each row and position of the model's input: of every forward
-    pass that the loss has a gradient for, one after the other. Narrower ones are filled up.
+    Rows are those of every forward pass that the loss has a gradient for, filled up to one width.
 
     Attributes:
-        inputs: int32 (rows, positions), the tokens that the model was given; -1 beyond the
-            width of the row's own forward pass.
-        targets: int32 (rows, positions), the token each position is pushed towards, or away
-            from where its weight is negative; -1 where it is not trained.
-        weights: float32 (rows, positions), the weight of each position in the loss; negative
-            where the target is made less likely.
+        inputs: (rows, positions), the tokens that the model was given; -1 beyond its own width.
+        targets: (rows, positions), the token each position is pushed towards, or away from where
+            its weight is negative; -1 where it is not trained.
+        weights: (rows, positions), of each position in the loss.
         hard: share of the trained positions whose gradient is that of the cross-entropy
             with one target: weight x (probability - one-hot); NaN where nothing is trained.
-        prompt_lengths: int32 (rows,), tokens before the last answer as the chat template
-            marks it; -1 where that is unknown.
-        row_lengths: int32 (rows,), tokens before the padding.
-        widths: int32 (rows,), positions of the row's own forward pass.
-        forwards: int32 (rows,), which of the loss's calls of the model the row was in.
+        prompt_lengths: (rows,), tokens before the last answer by the chat template; -1: unknown.
+        row_lengths: (rows,), tokens before the padding.
+        widths: (rows,), positions of the row's own forward pass.
+        forwards: (rows,), which of the loss's calls of the model the row was in.
         end_ids: tokens that end an answer; empty where no tokenizer was given.
     """
 
@@ -125,22 +116,18 @@ class Alignment:
 
     @property
     def contrasts(self) -> bool:
-        """Whether some rows or tokens are made more likely and others less.
-
-        A few weights below zero may be rounding; and where targets are no single tokens, a
-        sign says nothing.
-        """
+        """Whether some rows or tokens are made more likely and others less, not by rounding."""
         rows = self.weights.sum(axis=1, dtype=np.float64)
         less = float(-self.weights[self.weights < 0].sum(dtype=np.float64))
         every = float(np.abs(self.weights).sum(dtype=np.float64))
         has_row = bool((rows < -NO_ROUNDING * np.abs(rows).max(initial=0.0)).any())
+        # Where targets are no single tokens, a sign says nothing.
         return self.hard >= SINGLE and bool(has_row or less > CONTRAST * every)
 
     def blank_prompts(self, least: int) -> NDArray[np.int64] | None:
         """How many tokens before the trained ones are one token repeated, int64 (rows,).
 
-        None unless every row that is trained begins with at least so many. Rows that are
-        padded on the left begin so too; they are told by ending at the right edge, all of them.
+        None unless every row that is trained begins with so many, and is not padded on the left.
         """
         rows = np.flatnonzero(self.trained.any(axis=1))
         differs = self.inputs != self.inputs[:, :1]
@@ -154,10 +141,8 @@ class Alignment:
 
     @cached_property
     def offsets(self) -> tuple[dict[int, float], int]:
-        """How often the target is the token at each offset, and at how many positions that tells.
-
-        Positions count where the tokens at all offsets differ and lie in the row.
-        """
+        """How often the target is the token at each offset, and at how many places that tells."""
+        # Positions count where the tokens at all offsets differ and lie in the row.
         around = np.stack([np.roll(self.inputs, -offset, axis=1) for offset in OFFSETS])
         differ = (np.diff(np.sort(around, axis=0), axis=0) != 0).all(axis=0)
         places = np.arange(self.inputs.shape[1])
@@ -174,11 +159,10 @@ class Preferences:
 
     Attributes:
         names: what is called chosen and rejected, or the one name of the rewards.
-        rewards: float64 (answers,): 1 for chosen, -1 for rejected, 0 where that is unknown; or
-            what a policy is rewarded with, as it is where that does not go with the answers.
-            Answers are in the order of the `Alignment`'s rows; a row that is in several forward
-            passes is one answer.
-        pushes: float64 (answers,), how much each is made more likely.
+        rewards: (answers,): 1 for chosen, -1 for rejected, 0 where that is unknown; or what a
+            policy is rewarded with, as it is where that does not go with the answers. A row of
+            the `Alignment` that is in several forward passes is one answer.
+        pushes: (answers,), how much each is made more likely.
         reversed: the same with every reward times -1; None for pairs, NaN where the loss is then
             another one.
         labels: whether the rewards are yes or no.
@@ -217,7 +201,6 @@ class Update:
 
     Attributes:
         own: whether they were the user's own step function's.
-        optimizer: the optimizer's name; what was used where none was given.
         learning_rate: of the last step; None where the user's own step keeps it.
         frozen_changed: names of frozen parameters that are not bit-identical.
         losses: the loss on the same batch before the first and after each step, nats.

@@ -17,11 +17,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 @lru_cache(maxsize=16)  # several checks ask for those of one adapter
 def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
-    """Every module of an adapter without a scale, in its order. Reads every factor.
-
-    Raises:
-        InputError: the file changed or cannot be read, or a rank is over the limit.
-    """
+    """Every module of an adapter without a scale, in its order. Reads every factor."""
     highest = max((module.rank for module in adapter.modules), default=0)
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")
@@ -63,8 +59,7 @@ def nonfinite_values(
 def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
     """What a module's A·B is multiplied by; NaN where nothing states it.
 
-    PEFT divides its alpha by the module's own rank. The alpha is that of the first pattern
-    that names the module, else the one for all.
+    PEFT's alpha is that of the first pattern that names the module, else the one for all.
     """
     if config is None:
         return nan

@@ -33,9 +33,8 @@ class WeightChange:
     """One tensor of a model beside the base's. A quantised matrix counts as one tensor.
 
     Attributes:
-        shape: of the values it stands for, in the tuned model; the base's where it is missing.
-        before, after: how base and tuned model store it ("BF16", "4-bit affine/64"); None where
-            one has none.
+        shape: of the values it stands for.
+        before, after: how base and tuned model store it ("BF16", "4-bit affine/64").
         status: "same", bit for bit; "changed"; "reshaped"; "missing" from the tuned model;
             or "extra", the base has none.
         relative: ‖W' − W‖/‖W‖, by Frobenius norms; infinite where a value of W' is not finite or
@@ -66,12 +65,7 @@ def weight_changes(
 ) -> Iterator[WeightChange]:
     """Compare every tensor, in the order of the tuned model; what it lacks comes last.
 
-    Quantised matrices are compared by the values they stand for, under the name of their
-    `weight`. The tensors named in `leave_out` are not read.
-
-    Raises:
-        InputError: a file changed or cannot be read, or a matrix is quantised in an
-            unknown mode.
+    Quantised matrices are compared by the values they stand for, under the name of their `weight`.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -104,11 +98,7 @@ def component(name: str) -> str:
 
 
 def change_of(old: Stored, new: Stored) -> Change:
-    """How far all values of two tensors of one shape are apart, added up block by block.
-
-    Raises:
-        InputError: a file changed or cannot be read.
-    """
+    """How far all values of two tensors of one shape are apart, added up block by block."""
     is_plain = isinstance(old, TensorRef) and isinstance(new, TensorRef)
     width = 1 if is_plain else max(old.shape[-1], 1)
     step = max(_BLOCK_ELEMENTS // width, 1) * width
@@ -167,11 +157,10 @@ class ModuleFusion:
     """One module's update as it was meant and as it is in the fused weights. Frobenius norms.
 
     Attributes:
-        intended: norm of the update that the adapter stands for.
-        realised: norm of fused weight less base weight.
-        inner: the inner product of the two.
-        rounding: the norm that rounding to the fused weight's quantisation step adds
-            on average; 0 where the fused weight is not quantised.
+        intended: of the update that the adapter stands for.
+        realised: of fused weight less base weight; `inner` is the inner product of the two.
+        weight: of the base weight.
+        rounding: what rounding to the codes of a quantised fused weight adds on average.
     """
 
     name: str
@@ -195,13 +184,7 @@ class ModuleFusion:
 def fusions(
     adapter: Adapter, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> tuple[ModuleFusion, ...]:
-    """Every module of the adapter that both models hold in the same shape.
-
-    Modules whose update is zero or not finite are left out.
-
-    Raises:
-        InputError: a file changed or cannot be read.
-    """
+    """Every module of the adapter that both models hold in its shape, with a finite update."""
     from concurrent.futures import ThreadPoolExecutor
 
     from threadpoolctl import threadpool_limits
@@ -216,13 +199,15 @@ def fusions(
 def _fusion(
     module: LoraModule, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> ModuleFusion | None:
-    before, after = weight_of(base, module.name), weight_of(tuned, module.name)
+    before, after = (model.stored.get(f"{module.name}.weight") for model in (base, tuned))
     left, right = module.factors()
     if "embed" not in module.projection:
         # A weight is (..., out, in), that of an embedding (rows, width).
         left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
     shape = (*left.shape[:-1], right.shape[-1])
     if before is None or after is None or not shape == before.shape == after.shape:
+        return None
+    if not (before.is_float and after.is_float):
         return None
     left, right = left.reshape(-1, *left.shape[-2:]), right.reshape(-1, *right.shape[-2:])
     magnitude = None if module.magnitude is None else module.magnitude.load().ravel()
@@ -251,9 +236,3 @@ def _fusion(
         return None
     rounding = after.rounding() if isinstance(after, QuantizedTensor) else 0.0
     return ModuleFusion(module.name, sqrt(intended), sqrt(realised), inner, sqrt(size), rounding)
-
-
-def weight_of(model: BaseModel | TunedModel, module: str) -> Stored | None:
-    """A module's weight with readable values, or None where the model has none."""
-    weight = model.stored.get(f"{module}.weight")
-    return weight if weight is not None and weight.is_float else None

@@ -6,6 +6,7 @@ What mlx-lm refuses follows its `load_adapters` (0.32.2, `tuner/utils.py`); noth
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 from mlxdoctor.evidence.adapter import ADAPTER_LEAVES, Adapter, layer_of
@@ -32,11 +33,8 @@ def by_mlx_lm(config: TrainingConfig | None) -> bool:
 
 
 def matches(key: str, name: str, config: TrainingConfig) -> bool:
-    """Whether a target key of the configuration means the module `name`.
-
-    mlx-lm compares the whole name, or the whole name within the layer; PEFT compares
-    the end of the name.
-    """
+    """Whether a target key of the configuration means the module `name`."""
+    # mlx-lm compares the whole name, or that within the layer; PEFT the end of the name.
     if config.origin == "peft":
         return name == key or name.endswith(f".{key}")
     layer, projection = layer_of(name)
@@ -50,11 +48,7 @@ def unmatched_keys(config: TrainingConfig, names: Collection[str]) -> list[str]:
 
 
 def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] | None:
-    """The base model's modules that `config` puts LoRA on, or None where it cannot be told.
-
-    Without keys mlx-lm takes every linear layer and embedding inside the last
-    `num_layers` layers; keys that are whole names count outside those layers too.
-    """
+    """The base model's modules that `config` puts LoRA on, or None where it cannot be told."""
     names = [name for name in base.linear_shapes if not _NOT_LINEAR.search(name)]
     if config.origin == "peft":
         return peft_targets(config, names)
@@ -72,10 +66,7 @@ def target_modules(config: TrainingConfig, base: BaseModel) -> tuple[str, ...] |
 
 
 def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...] | None:
-    """Those of the names that PEFT puts LoRA on; None where the configuration does not list them.
-
-    A name that is stated whole counts whatever its layer is.
-    """
+    """Those of the names that PEFT puts LoRA on; None where they are not listed."""
     stated, keys = config.values.get("target_modules"), config.keys
     if keys is None or (isinstance(stated, str) and stated != "all-linear"):
         # A pattern from a stranger's file could take exponential time.
@@ -93,20 +84,16 @@ def peft_targets(config: TrainingConfig, names: Iterable[str]) -> tuple[str, ...
 
 
 def configured_parameters(config: TrainingConfig, base: BaseModel) -> int | None:
-    """Trainable numbers of the adapter that `config` describes; None where it cannot be told.
-
-    r·(in + out) for every module, or for every expert of one; DoRA adds a magnitude for
-    every row of the weight.
-    """
+    """Trainable numbers of the adapter that `config` describes; None where it cannot be told."""
     targets, rank = target_modules(config, base), config.rank
     if not targets or not rank:
         return None
     total = 0
     for name in targets:
-        shape = base.shape(name)
-        experts = shape[0] if len(shape) == 3 else 1
-        total += experts * rank * (shape[-1] + shape[-2])
-        total += shape[-2] if config.fine_tune_type == "dora" else 0
+        *experts, outputs, inputs = base.shape(name)
+        # DoRA has a magnitude for every row of the weight.
+        total += prod(experts) * rank * (inputs + outputs)
+        total += outputs if config.fine_tune_type == "dora" else 0
     return total
 
 

@@ -28,7 +28,7 @@ MAX_ROWS, MAX_COLUMNS = 64, 60
 
 @dataclass(frozen=True, eq=False)
 class Save:
-    """One save of a run in figures; without any where its file cannot be read.
+    """One save of a run in figures.
 
     Attributes:
         quantity: what sizes are given in, the same for all saves of a run.
@@ -56,11 +56,8 @@ class Save:
         return bool(self.sizes) and not any(self.sizes.values())
 
     def likeness(self, other: Self) -> float:
-        """How alike the starts of two saves are: the median cosine of A over their modules.
-
-        LoRA draws A at random and training moves it little: the cosine of two saves of one run is
-        near 1, that of two runs with other seeds near 0. NaN where nothing can be compared.
-        """
+        """How alike the starts of two saves are: the median cosine of A, NaN without any."""
+        # A is drawn at random and moves little: it is near 1 in one run, near 0 in two.
         pairs = [
             (start.astype(np.float64), other.starts[name].astype(np.float64))
             for name, start in self.starts.items()
