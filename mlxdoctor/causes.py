@@ -65,8 +65,6 @@ class Cause:
         id: its key in causes.toml, and its name in reports.
         weights: entry -> log-odds that the finding adds; negative for evidence against the cause.
         proof: what a proof adds.
-        inject: the likeliest fault first.
-        called: entry -> texts that replace the cause's own if the entry applies.
     """
 
     id: str
@@ -137,11 +135,7 @@ class Group:
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """All causes by id and all groups of findings by name, in the file's order.
-
-    Attributes:
-        tiers: what each is worth, in log-odds.
-    """
+    """All causes by id, groups of findings and tiers (in log-odds) by name, as in the file."""
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
@@ -174,11 +168,7 @@ class KnowledgeBase:
         return frozenset((*map(code_of, entries), *self._group_of))
 
     def require_known(self, codes: Iterable[str]) -> None:
-        """See that it mentions only these codes, those of all checks; loading it imports no check.
-
-        Raises:
-            InputError: it mentions another one.
-        """
+        """Raise `InputError` if it mentions others than these codes: those of all checks."""
         if unknown := ", ".join(sorted(self.codes.difference(codes))):
             raise InputError(FILE, f"no check reports {unknown}", "see `mlxdoctor checks`")
 

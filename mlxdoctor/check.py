@@ -80,8 +80,7 @@ class Check:
         symptoms: every code it can report, with what is said of it once and for all.
         documentation: its module's docstring.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
-        rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
-            condition can have its findings or lack them.
+        rerun_symptom: whether a rerun under a changed condition can have its findings or lack them.
     """
 
     name: str
@@ -211,9 +210,7 @@ def check(
     marks_onset: bool = False,
     rerun_symptom: bool = False,
 ) -> Callable[[Callable[..., Iterable[Yield]]], Check]:
-    """Turn a function into a `Check` named after its module.
-
-    The check's name is put before each code.
+    """Turn a function into a `Check` named after its module, as are its codes.
 
     Raises:
         TypeError: the function's annotations do not say which evidence it needs, or a code has
@@ -300,9 +297,7 @@ def _checks_in(module: types.ModuleType) -> list[Check]:
 
 
 def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[str]) -> list[Check]:
-    """The checks that `--select` and `--ignore` leave.
-
-    A pattern is a check's name or one of its codes.
+    """The checks that `--select` and `--ignore` leave, which name checks or codes.
 
     Raises:
         InputError: a pattern names nothing.

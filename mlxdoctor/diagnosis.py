@@ -1,12 +1,10 @@
 """From findings to ranked causes.
 
-The score of a cause is its prior log-odds plus the weight of every finding
-that speaks for or against it. Findings that stem from the same fact share a
-group and count once, by the strongest: of equal weights the most severe, then
-the first that causes.toml lists. Effects that many causes bring about count
-nothing where something else was found that explains them. A check that did not run counts zero:
-what it could have said is listed as unknown. The score orders causes, and is
-no probability.
+The score of a cause is its prior log-odds plus the weight of every finding that speaks for or
+against it. Findings that stem from the same fact share a group and count once, by the strongest: of
+equal weights the most severe, then the first that causes.toml lists. Effects that many causes bring
+about count nothing where something else was found that explains them. A check that did not run
+counts zero. The score orders causes, and is no probability.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,10 +62,7 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class Judged:
-    """What all outcomes together say of a run.
-
-    `diagnosis` is empty of a healthy run, and where too little is known.
-    """
+    """What all outcomes together say of a run; no diagnosis where nothing is suspected."""
 
     verdict: Verdict
     diagnosis: tuple[Diagnosed, ...]
@@ -81,7 +76,6 @@ def judge(
 
     Args:
         outcomes: of every check, those that did not run included.
-        knowledge: the causes; the shipped ones by default.
         whole: whether every file of the run could be read: no run is healthy otherwise.
     """
     knowledge = knowledge or load_causes()

@@ -1,23 +1,18 @@
 """`mlxdoctor explain`: what a check looks for, what a cause, a known bug or a lint rule is."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
+from mlxdoctor.bugs.known import KnownBug, load_known_bugs
+from mlxdoctor.causes import Cause, load_causes
+from mlxdoctor.check import Check, discover
 from mlxdoctor.cli import EXIT_CLEAN, output
+from mlxdoctor.lint.rule import Rule, rules
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from mlxdoctor.bugs.known import KnownBug
-    from mlxdoctor.causes import Cause
-    from mlxdoctor.check import Check
-    from mlxdoctor.lint.rule import Rule
 
 #: Columns of a paragraph, however wide the terminal is.
 MAX_WIDTH = 90
@@ -38,11 +33,6 @@ def command(name: str) -> int:
       mlxdoctor explain learning-rate-too-high
       mlxdoctor explain token-collapse
     """
-    from mlxdoctor.bugs.known import load_known_bugs
-    from mlxdoctor.causes import load_causes
-    from mlxdoctor.check import discover
-    from mlxdoctor.lint.rule import rules
-
     checks, bugs, knowledge = discover(), load_known_bugs(), load_causes()
     knowledge.require_known(code for check in checks for code in check.codes)
     # Where two things share a name, the later line has it.
@@ -56,8 +46,8 @@ def command(name: str) -> int:
     }
     if name not in pages:
         close = get_close_matches(name, sorted(pages), n=3, cutoff=0.5)
-        listed = "`mlxdoctor checks` lists the codes"
-        remedy = f"did you mean {', '.join(close)}?" if close else listed
+        likely = f"did you mean {', '.join(close)}?"
+        remedy = likely if close else "`mlxdoctor checks` lists the codes"
         raise InputError(None, f"no check, code or cause is called {name!r}", remedy)
     click.echo(pages[name]())
     return EXIT_CLEAN

@@ -31,9 +31,7 @@ def deliver(
     """Print a report in one format; or write it, and print what the terminal shows of it.
 
     Args:
-        report: the report.
         names: the formats that are written, into a folder below `folder` with the run's name.
-        folder: as `--output` says.
         printed: the format that is printed, and nothing written; None where files are.
         inspected: the folders in which nothing may be written.
         written: files that were written already.

@@ -26,8 +26,6 @@ class Known:
 
     Attributes:
         path: the item, as `Policy.key` gives it.
-        code: the finding's code, for people who read the baseline.
-        fingerprint: a hash of code and place, without figures.
         file: SHA-256 of the item's files; "" if it has none.
         figures: names and values of the figures, sorted by name.
     """

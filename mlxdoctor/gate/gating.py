@@ -88,10 +88,10 @@ def _judged(
         else judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
         for item, result in zip(items, examined, strict=True)
     ]
-    if accept_all:
-        known = renewed(known, list(filter(None, weighed)))
-        return _judged(items, examined, policy, known, today, accept_all=False)
-    return weighed, known
+    if not accept_all:
+        return weighed, known
+    known = renewed(known, list(filter(None, weighed)))
+    return _judged(items, examined, policy, known, today, accept_all=False)
 
 
 def exit_code(items: Sequence[GateItem]) -> int:
@@ -106,10 +106,9 @@ def _needs_models(weighed: Weighed) -> bool:
     An update that is as large as the weights is what Lion or a high rank makes of a sound run, too;
     and a suspicion without an error is for the models to settle.
     """
-    if weighed.item.report is None:
-        return False
-    effects = map(load_causes().is_effect, (entry.code for entry in weighed.failing))
-    return weighed.item.status is not ItemStatus.FAILED or all(effects)
+    effects = all(load_causes().is_effect(entry.code) for entry in weighed.failing)
+    is_failed = weighed.item.status is ItemStatus.FAILED
+    return weighed.item.report is not None and (effects or not is_failed)
 
 
 def _examined(

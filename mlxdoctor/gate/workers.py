@@ -30,12 +30,7 @@ Finished = Callable[[int, Examined], None]
 
 @dataclass(frozen=True)
 class Workers:
-    """Who examines items.
-
-    Attributes:
-        most: items that are handed out at a time.
-        end: ends the work at once, whatever is being done.
-    """
+    """Who examines items, `most` at a time; `end` stops them, whatever they are doing."""
 
     submit: Callable[[Task], Future[Examined]]
     most: int
@@ -43,10 +38,7 @@ class Workers:
 
 
 def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
-    """Examine every task, whatever becomes of some, until that is interrupted.
-
-    `finished` is called for each, in the order in which they end.
-    """
+    """Examine every task until that is interrupted; `finished` is called as each ends."""
     running: dict[Future[Examined], int] = {}
     begun = 0
     try:

@@ -110,11 +110,8 @@ def fell(first: float, last: float) -> bool:
 def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False) -> Iterator[Seen]:
     """A sentence for each loss, the validation loss first, for the test and for the other runs.
 
-    A validation loss that fell shows learning: it is not of the rows that are learned.
-
-    Args:
-        has_risen: whether it is told already that the validation loss rose.
-        is_told: whether it is told already what both losses come to.
+    A validation loss that fell shows learning: it is not of the rows that are learned. What is told
+    already is that it rose (`has_risen`), or what both losses come to (`is_told`).
     """
     segment = log.main
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")

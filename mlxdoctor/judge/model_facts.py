@@ -29,9 +29,8 @@ class ModelFacts:
     """What is known of a base model.
 
     Attributes:
-        parameters: how many it has; None where that is not known.
-        size_from: what says so: "its files", "the log" or "its name"; empty where nothing does.
-        vocabulary: entries of its output layer; None where that is not known.
+        size_from: what says how many parameters: "its files", "the log" or "its name".
+        vocabulary: entries of its output layer.
     """
 
     parameters: float | None = None

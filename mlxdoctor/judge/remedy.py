@@ -55,9 +55,8 @@ def config_diff(config: TrainingConfig, stated: str, changed: str) -> str:
 
 def value_in_force(config: TrainingConfig, key: str) -> Any:
     """The value in force: as stated, or mlx-lm's default for it."""
-    if hasattr(config, key.rsplit(".", 1)[-1]):
-        return getattr(config, key.rsplit(".", 1)[-1])
-    return value_at(config.values, key)
+    name = key.rsplit(".", 1)[-1]
+    return getattr(config, name) if hasattr(config, name) else value_at(config.values, key)
 
 
 def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> Any:

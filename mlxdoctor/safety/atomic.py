@@ -8,10 +8,7 @@ from mlxdoctor.safety.errors import InputError
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, in place of one that may be there.
-
-    It is written beside and renamed. A process that is killed may leave what it had
-    written under a name that begins with a dot.
+    """Write a file beside the old one and rename it, which a kill may prevent.
 
     Raises:
         OSError: it can't be written; nothing is left behind, and the old file is untouched.

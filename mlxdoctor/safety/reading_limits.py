@@ -80,10 +80,7 @@ def _parsed(text: str) -> ReadingLimits:
 
 
 def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> ReadingLimits:
-    """Limits with the stated `NAME=VALUE` set; values may end in K, M, G or T.
-
-    Args:
-        where: the option or variable that states them, for the error.
+    """Limits with the `NAME=VALUE` set that `where` states; values may end in K, M, G or T.
 
     Raises:
         InputError: there is no such limit, or the value is no positive number.
@@ -111,11 +108,7 @@ def _number(name: str, text: str, where: str) -> int | float:
 
 @contextmanager
 def using(stated: Iterable[str]) -> Iterator[None]:
-    """Set limits while something is read, here and in processes started meanwhile.
-
-    Raises:
-        InputError: as `with_values`.
-    """
+    """Set limits while something is read, here and in processes started meanwhile."""
     before, stated = os.environ.get(VARIABLE, ""), tuple(stated)
     with_values(current(), stated, "--limit")
     os.environ[VARIABLE] = ",".join((before, *stated))

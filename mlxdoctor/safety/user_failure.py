@@ -60,14 +60,7 @@ def failure_of(error: BaseException) -> UserFailure:
 
 @contextmanager
 def kept_running(what: str) -> Iterator[None]:
-    """While the context lasts, code of the user's that ends the program raises instead.
-
-    Args:
-        what: whose code it is, as the sentence begins: "trainer.py:parts".
-
-    Raises:
-        UserCodeError: it called `sys.exit`, or raised what is no `Exception`.
-    """
+    """Raise `UserCodeError` where code that `what` names, "trainer.py:parts", ends the program."""
     try:
         yield
     except BaseException as error:
