@@ -29,8 +29,6 @@ from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.safety.texts import as_seen_here
 
-#: Why a check that runs models has no outcome yet.
-NOT_YET = "the models are being asked"
 #: Why nothing was trained again. Of 59 faulty runs of the ward's test split, 51 had a clear cause
 #: by then: all of them the right one, and training again made one of them wrong.
 CLEAR = "the cause is clear without training again; --replay does it all the same"
@@ -107,7 +105,8 @@ def diagnose(
     outcomes = run_checks([check for check in checks if not check.needs_models], run)
     may_run = options.allow_model and run.get(BaseModel) is not None
     if files_first is not None and of_models and may_run:
-        waiting = [Outcome(check.name, Status.SKIPPED, NOT_YET) for check in of_models]
+        why = "the models are being asked"
+        waiting = [Outcome(check.name, Status.SKIPPED, why) for check in of_models]
         files_first(_report(run, (*outcomes, *waiting)))
     is_clear = options.replay is None and may_run and _is_clear(run, outcomes)
     outcomes += run_checks([check for check in of_models if not check.trains], run)
@@ -160,10 +159,8 @@ def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
     if report.root is None or not is_clear(report):
         return False
     noted = severities(outcomes)
-    return any(
-        not knowledge.is_effect(code) and noted[code] is not Severity.INFO
-        for code in report.root.supporting
-    )
+    bad = [code for code in report.root.supporting if noted[code] is not Severity.INFO]
+    return not all(map(knowledge.is_effect, bad))
 
 
 def _is_whole(run: Run, outcomes: tuple[Outcome, ...]) -> bool:

@@ -9,9 +9,7 @@ from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.tables import pattern, record, shipped
 
-FILE = "exceptions.toml"
-#: Prefix of named groups that match text of a training row. That text is always quoted, because
-#: `--no-text` withholds what is quoted.
+#: Prefix of named groups of a row's text, which is always quoted: `--no-text` withholds quotations.
 _ROW_PREFIX = "row_"
 #: Most characters of a quoted group.
 _MAX_QUOTED = 60
@@ -63,8 +61,8 @@ def meaning_of(failure: LogFailure) -> KnownException | None:
 @cache
 def known_exceptions() -> Mapping[str, KnownException]:
     """The known exceptions by id, in the order of exceptions.toml."""
-    known = {}
-    for name, table in shipped(__package__, FILE).items():
+    known, file = {}, "exceptions.toml"
+    for name, table in shipped(__package__, file).items():
         patterns = {key: pattern(table, key) for key in ("message", "code")}
-        known[name] = record(KnownException, FILE, name, table, id=name, **patterns)
+        known[name] = record(KnownException, file, name, table, id=name, **patterns)
     return known

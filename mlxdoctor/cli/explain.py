@@ -54,15 +54,12 @@ def command(name: str) -> int:
 
 
 def _rule(rule: Rule) -> str:
-    return _page(
-        rule.title,
-        rule.documentation.split("\n\n"),
-        {
-            "Instead of": [textwrap.indent(rule.bad.strip("\n"), "  ")],
-            "write": [textwrap.indent(rule.good.strip("\n"), "  ")],
-            "Silence it with, on its line": [f"  # mlxdoctor: ignore[{rule.code}] reason"],
-        },
-    )
+    lists = {
+        "Instead of": [textwrap.indent(rule.bad.strip("\n"), "  ")],
+        "write": [textwrap.indent(rule.good.strip("\n"), "  ")],
+        "Silence it with, on its line": [f"  # mlxdoctor: ignore[{rule.code}] reason"],
+    }
+    return _page(rule.title, rule.documentation.split("\n\n"), lists)
 
 
 def _check(check: Check, code: str = "") -> str:
@@ -85,48 +82,34 @@ def _check(check: Check, code: str = "") -> str:
 
 def _cause(cause: Cause) -> str:
     weights = sorted(cause.weights.items(), key=lambda item: -item[1])
+    speaks = [f"  {weight:+5.1f}  {code}" for code, weight in weights]
     remedy = [_wrapped(cause.remedy, "  ")]
     if (change := cause.change) is not None:
         word = "to" if change.operation == "set" else "by"
         remedy.append(f"  {change.operation} {change.key} {word} {change.value}")
-    return _page(
-        cause.title,
-        [cause.summary, cause.explanation],
-        {
-            "What speaks for it and against it (log-odds)": [
-                f"  {weight:+5.1f}  {code}" for code, weight in weights
-            ],
-            "What to do": remedy,
-        },
-    )
+    lists = {"What speaks for it and against it (log-odds)": speaks, "What to do": remedy}
+    return _page(cause.title, [cause.summary, cause.explanation], lists)
 
 
 def _bug(bug: KnownBug) -> str:
     seen_in = f" (seen in {bug.verified})" if bug.verified is not None else ""
     is_reported = any("/ml-explore/" in address for address in bug.references)
-    return _page(
-        bug.title,
-        [bug.explanation],
-        {
-            "Versions": [f"  {bug.versions}{seen_in}"],
-            "Seen by": [f"  mlxdoctor {tool}" for tool in bug.seen_by],
-            "Reported in" if is_reported else "Package": [
-                f"  {address}" for address in bug.references
-            ],
-            "What to do": [_wrapped(bug.remedy, "  ")],
-        },
-    )
+    lists = {
+        "Versions": [f"  {bug.versions}{seen_in}"],
+        "Seen by": [f"  mlxdoctor {tool}" for tool in bug.seen_by],
+        "Reported in" if is_reported else "Package": [f"  {link}" for link in bug.references],
+        "What to do": [_wrapped(bug.remedy, "  ")],
+    }
+    return _page(bug.title, [bug.explanation], lists)
 
 
 def _page(title: str, paragraphs: Iterable[str], lists: Mapping[str, Sequence[str]]) -> str:
     """A title, paragraphs, and the lists that have lines, each below its heading."""
-    blocks = [
-        "\n".join([output.style(heading, None, bold=True), *lines])
-        for heading, lines in lists.items()
-        if lines
-    ]
-    heading = output.style(title, None, bold=True)
-    return "\n\n".join([heading, *map(_wrapped, paragraphs), *blocks])
+    blocks = [output.style(title, None, bold=True), *map(_wrapped, paragraphs)]
+    for heading, lines in lists.items():
+        if lines:
+            blocks.append("\n".join([output.style(heading, None, bold=True), *lines]))
+    return "\n\n".join(blocks)
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -39,13 +39,7 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 )
 @options.printed("text", "json")
 def command(
-    *,
-    data: Path,
-    base: Path,
-    config: Path | None,
-    rows: int,
-    output_format: str,
-    **given: Any,
+    *, data: Path, base: Path, config: Path | None, rows: int, output_format: str, **given: Any
 ) -> int:
     """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
 

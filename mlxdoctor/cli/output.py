@@ -100,9 +100,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], wide: int) -> s
 
 def is_coloured() -> bool:
     """Whether standard output is a terminal that wants colour (https://no-color.org)."""
-    return (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and is_wanted
 
 
 def width() -> int:

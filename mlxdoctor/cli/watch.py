@@ -132,15 +132,13 @@ class _Speaker:
         click.echo(terminal(f"By stopping now: {alarm.savings}."))
 
     def end(self, ending: Ending) -> None:
-        text = ending.reason
+        text, best = ending.reason, None if ending.best is None else ending.best.to_dict()
         if not self._is_json:
+            upto = f"{ending.reports:,} reports up to {ending.unit} {ending.step:,}"
             text += (
-                f"; no alarm in {ending.reports:,} reports up to {ending.unit} {ending.step:,}"
-                if ending.reports
-                else "; no report on training was found"
+                f"; no alarm in {upto}" if ending.reports else "; no report on training was found"
             )
             if ending.best is not None and ending.best.validations_since:
                 text += f"; {ending.best}"
-        best = ending.best.to_dict() if ending.best is not None else None
         counts: dict[str, Any] = {"reports": ending.reports, "step": ending.step, "best": best}
         self.line("end", text, **counts, broke_off=ending.is_broken_off)

@@ -23,8 +23,6 @@ ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
 _MISSING = 3
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
 _WITNESSES = ("learned-targets", "reach", "generation-effect")
-#: What `reach` sees, as a clause.
-_REACHED = "whether it learned as much as its rows teach"
 
 
 @dataclass(frozen=True)
@@ -127,11 +125,7 @@ def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset
 
 
 def _item(
-    path: str,
-    report: Report,
-    rules: Rules,
-    gated: Sequence[GatedFinding],
-    reopened: Sequence[str],
+    path: str, report: Report, rules: Rules, gated: Sequence[GatedFinding], reopened: Sequence[str]
 ) -> GateItem:
     fails = any(held.ruling == "fails" for held in gated)
     undecided = list(_undecided(report, rules))
@@ -217,7 +211,7 @@ def _unseen(report: Report) -> tuple[str, ...]:
     if ROWS in missing:
         return ("needs its rows: whether it learned them",)
     return tuple(
-        f"{_REACHED}: {outcome.reason}"
+        f"whether it learned as much as its rows teach: {outcome.reason}"
         for outcome in report.outcomes
         if outcome.check == "reach" and outcome.arises and outcome.status not in LOOKED
     )

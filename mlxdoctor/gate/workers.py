@@ -4,6 +4,7 @@ A watched process that an item kills is replaced, and the item is examined again
 killed it, so that its other findings are there.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -111,8 +112,6 @@ def cluster(address: str, function: Function = examine) -> Workers:
     Raises:
         InputError: Dask is not installed, or no scheduler answers.
     """
-    import importlib
-
     try:
         distributed = importlib.import_module("distributed")
     except ImportError:

@@ -1,7 +1,4 @@
-"""Where the losses of a log went, in sentences: what a reader of the log sees in it.
-
-First what the losses come to together, then a sentence for each.
-"""
+"""Where the losses of a log went, in sentences: what a reader of the log sees in it."""
 
 import math
 import re
@@ -77,6 +74,7 @@ _FEW_VALIDATIONS = (
     "can't show where it turned, if it did."
 )
 
+_BEGINS = "The log begins [in epoch {epoch:.3g}|at {unit} {first}]: how the run began is not in it."
 _EXTENT = (
     "[What ends at {unit} {trial} shows that training runs, and little of what it learns|The log "
     "ends after {share:.1%} of a pass over the rows|The run made {passes:.3g} passes over its "
@@ -116,23 +114,14 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     segment = log.main
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")
     # An early validation says nothing of the end.
-    is_late = (
-        len(validation)
-        and len(training)
-        and 2 * validation.iterations[-1] >= training.iterations[-1]
-    )
+    is_both = len(validation) and len(training)
+    is_late = is_both and 2 * validation.iterations[-1] >= training.iterations[-1]
     held_out_last = validation.facts.last if is_late else None
     if len(training) and not segment.shows_start:
         epochs = segment.finite("epoch").facts
-        yield Seen(
-            "The log begins [in epoch {epoch:.3g}|at {unit} {first}]: how the run began is not in "
-            "it.",
-            {
-                "epoch": epochs.first if segment.axis == "row" and epochs.points else None,
-                "unit": segment.unit,
-                "first": int(training.iterations[0]),
-            },
-        )
+        epoch = epochs.first if segment.axis == "row" and epochs.points else None
+        first = int(training.iterations[0])
+        yield Seen(_BEGINS, {"epoch": epoch, "unit": segment.unit, "first": first})
     extent = _extent(log)
     if extent:
         yield Seen(_EXTENT, {"unit": segment.unit, **extent})
@@ -257,20 +246,17 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         named["alone"] = "" if is_alone and last >= NEAR_ZERO else None
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
-    return Seen(
-        _LIES,
-        named
-        | {
-            "last": facts.last,
-            "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
-            "low": facts.lowest,
-            "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
-            "high": facts.highest,
-            "count": len(losses),
-            "last_at": named["last_at"] if len(losses) > 1 else None,
-            "of": of_all if len(losses) == 1 else None,
-        },
-    )
+    named |= {
+        "last": facts.last,
+        "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
+        "low": facts.lowest,
+        "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
+        "high": facts.highest,
+        "count": len(losses),
+        "last_at": named["last_at"] if len(losses) > 1 else None,
+        "of": of_all if len(losses) == 1 else None,
+    }
+    return Seen(_LIES, named)
 
 
 def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict[str, Measurement]:

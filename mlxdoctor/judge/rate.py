@@ -58,10 +58,9 @@ def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
 
 
 def better_scale(scale: float, rank: int | None, rate: float, band: Band) -> float:
-    """The scale in place of one that is an alpha: the alpha over the rank.
+    """The alpha over the rank in place of a scale that is an alpha.
 
-    It is mlx-lm's default where that quotient would still have the size of an alpha, or make
-    the run's rate an unusual one.
+    It is mlx-lm's default where that quotient is like an alpha, or makes the rate an unusual one.
     """
     usual = float(MLX_LM_LORA_DEFAULTS["scale"])
     meant = float(f"{scale / (rank or MLX_LM_LORA_DEFAULTS['rank']):.3g}")
@@ -92,9 +91,8 @@ def usual_rates(
 def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] | None:
     """The rate of updates 1 to `updates`, float64 (updates,); None where it can't be told.
 
-    Computed from the definitions of MLX's schedules, which are asked before an update is
-    counted: the first update has the rate of step 0. As in `mlx_lm.lora` a warm-up lasts one
-    step longer than its number says.
+    MLX's schedules are asked before an update is counted: the first has the rate of step 0. As in
+    `mlx_lm.lora` a warm-up lasts one step longer than its number says.
     """
     schedule = config.lr_schedule
     if schedule is None:

@@ -41,8 +41,7 @@ class Flaw(StrEnum):
 
 #: Flaws that are facts: no measurement of the model's behaviour takes them back.
 FACTS = frozenset({Flaw.UNREADABLE, Flaw.NON_FINITE, Flaw.ERASED, Flaw.ZERO, Flaw.EXPLODED})
-#: The size from which a sudden growth breaks a save: a small update may grow fast without harm, as
-#: after a warm-up.
+#: The size from which a sudden growth breaks a save: smaller ones grow fast after a warm-up.
 _JUMP_SIZE = 1.0
 #: ‖ΔW‖/‖W‖, median over modules. 38 runs of mlx-lm on a 0.48 M-parameter Llama: healthy ones reach
 #: 1.7, ones damaged by their scale end at 2.0 to 3.8, collapsed ones begin at 4.1. Crossed by 0 of

@@ -28,10 +28,8 @@ class AlarmRule:
     """When a sign is an alarm in a training that still runs.
 
     Attributes:
-        kind: of the alarm.
         newest: what the newest value must be for the column to be looked at: "not-finite", "zero",
             "same" as the one before, or "high" or "low" among the last.
-        least: bounds of the column's figures; one of several must hold.
         onset: the figure that says at which iteration it began.
     """
 
@@ -98,8 +96,7 @@ class SeriesTable:
     """The entries of a table.
 
     Attributes:
-        patterns: those that say when they hold.
-        symptoms: code -> what it stands for, as a check declares it; of all entries.
+        symptoms: code -> what it stands for; of all entries, not of those with a pattern alone.
         words: what a column measures, in the words of a sentence.
     """
 

@@ -57,18 +57,12 @@ def _sarif_rule(documented: Rule) -> dict[str, Any]:
 
 def github(hits: Sequence[Hit]) -> str:
     """Workflow commands that annotate the lines of a pull request."""
-    return "".join(
-        command(
-            KINDS[hit.severity.value],
-            [hit.message],
-            file=in_checkout(hit.path) or hit.path.as_posix(),
-            line=hit.line,
-            endLine=hit.end_line,
-            col=hit.column,
-            title=hit.code,
-        )
-        for hit in hits
-    )
+    commands = ""
+    for hit in hits:
+        kind, file = KINDS[hit.severity.value], in_checkout(hit.path) or hit.path.as_posix()
+        lines: dict[str, int] = {"line": hit.line, "endLine": hit.end_line, "col": hit.column}
+        commands += command(kind, [hit.message], file=file, **lines, title=hit.code)
+    return commands
 
 
 #: What `--format` calls them.

@@ -1,8 +1,7 @@
 """What a rule is, and how rules are found.
 
 A rule is a function in a module of `mlxdoctor/lint/rules` that is decorated by `@rule`: it gets a
-parsed file and yields the nodes at fault. Its docstring is the rule's documentation; the examples,
-a bad and a good one, are shown with it and run by a test.
+parsed file and yields the nodes at fault. A test runs its examples.
 """
 
 import ast

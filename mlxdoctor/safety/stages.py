@@ -32,8 +32,7 @@ VARIABLE = "MLXDOCTOR_WATCHED"
 MODELS = "running the models"
 #: Bytes of a page; stages within stages that are written down; characters of a name.
 PAGE, DEPTH, NAME = 1 << 14, 12, 190
-#: A Ctrl-C that comes so soon after another (seconds) is the same one: the terminal sends it to
-#: the child and to its parent, which passes it on.
+#: A Ctrl-C so soon after another (seconds) is the same: terminal and parent send it to the child.
 SAME_INTERRUPT = 1.0
 
 

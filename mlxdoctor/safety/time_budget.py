@@ -33,10 +33,9 @@ class TimeBudget:
 
     @property
     def left_for_training(self) -> float:
-        """Seconds that training may take: until twice the budget is over.
+        """Seconds that training may take, which has as long again as what only asks models.
 
-        It has as long again as what only asks models; `DEFAULT_SECONDS` where there is no limit,
-        since what it searches has no end of its own.
+        `DEFAULT_SECONDS` where there is no limit: what it searches has no end of its own.
         """
         return DEFAULT_SECONDS if self.seconds is None else self._until(2 * self.seconds)
 

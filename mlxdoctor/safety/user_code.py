@@ -31,14 +31,12 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
         The function, and its file where it has one.
 
     Raises:
-        InputError: the name has no colon, there is no such file, module or function, or
-            importing it fails.
+        InputError: the name has no colon, names nothing, or what can't be imported.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
-        raise InputError(
-            None, f"{name!r} does not name {what}", "write FILE.py:FUNCTION or module:function"
-        )
+        remedy = "write FILE.py:FUNCTION or module:function"
+        raise InputError(None, f"{name!r} does not name {what}", remedy)
     path = Path(place)
     is_file = path.suffix == ".py"
     folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())

@@ -34,13 +34,11 @@ AT_FIRST = 150_000_000
 MOST_OF_MEMORY = 0.9
 #: Seconds of processor time that show that something goes on: a GPU is given work now and then.
 STIR = 0.02
-#: The most that counts as passed between two looks (seconds): while the parent is stopped, by
-#: Ctrl-Z, so is the child.
+#: The most that counts as passed between two looks (seconds): Ctrl-Z stops the child as well.
 MOST_BETWEEN = 1.0
 #: Times that the work on one item is begun again.
 MOST_TIMES = 4
-#: Signals by which a program ends because somebody wanted it to; a library that gives up, or the
-#: system, uses others.
+#: Signals by which somebody ends a program; a library that gives up, or the system, uses others.
 WANTED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGQUIT}
 WANTED |= {signal.SIGUSR1, signal.SIGUSR2}
 #: Exit code of a child that a second Ctrl-C ended.
@@ -111,11 +109,8 @@ class Child:
         stated = [[*key, sentence] for key, sentence in (left_out or {}).items()]
         handed = json.dumps({"page": page, "line": line.fileno(), "left_out": stated})
         try:
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=(page, line.fileno(), *inherited),
-                env={**os.environ, stages.VARIABLE: handed},
-            )
+            fds, environment = (page, line.fileno()), {**os.environ, stages.VARIABLE: handed}
+            self.process = subprocess.Popen(command, pass_fds=(*fds, *inherited), env=environment)
             self._page = Page(page)
         except OSError:
             self.line.close()

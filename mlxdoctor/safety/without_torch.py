@@ -1,8 +1,7 @@
 """mlx-lm without PyTorch beside it.
 
 mlx-lm imports transformers for its tokenizers, and transformers imports PyTorch where that is
-installed, of which neither has any use here. It takes ten seconds on a machine that needs seven
-for the whole diagnosis of a 135 M model.
+installed, of which neither has any use here. It takes ten seconds on a slow machine.
 """
 
 import importlib.util
