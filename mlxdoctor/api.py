@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,10 +29,6 @@ from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.safety.texts import as_seen_here
 
-#: The sign of a model that is as good as its rows make one.
-REACHED = "reach.reached"
-#: Why a check that runs models has no outcome yet.
-NOT_YET = "the models are being asked"
 #: Why nothing was trained again. Of 59 faulty runs of the ward's test split, 51 had a clear cause
 #: by then: all of them the right one, and training again made one of them wrong.
 CLEAR = "the cause is clear without training again; --replay does it all the same"
@@ -44,10 +39,7 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Report):
-    """A report and the run that it is about, which keeps the evidence that was read.
-
-    A notebook shows its first screen, and the losses.
-    """
+    """A report, which a notebook shows, and the run that it is about, with the evidence read."""
 
     run: Run
 
@@ -68,17 +60,13 @@ class RunReport(Report):
         return first_screen(self)
 
     def save(self, folder: AnyPath, formats: Iterable[str] = ("markdown",)) -> list[Path]:
-        """Write the report into a folder, which is made.
-
-        Args:
-            formats: names of formats: "markdown" (with its pictures), "html", "json".
+        """Write the report into a folder, as "markdown" (with its pictures), "html" or "json".
 
         Returns:
             The files that were written.
 
         Raises:
-            InputError: the folder lies in the run's own, in which nothing is written, or it
-                can't be written.
+            InputError: the folder can't be written, or lies in the run's own.
         """
         target = Path(folder)
         refuse_inside(target, self.run.files.roots)
@@ -109,34 +97,31 @@ def diagnose(
         TypeError: `Options` has no field of that name.
     """
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
-    run_paths = [Path(path) for path in paths]
     options = replace(options or Options(), **changes)
     checks = selected(discover(), options.select, options.ignore)
-    run = Run.discover(run_paths, options, progress=progress)
-    command = partial(_command, run_paths, options)
-    of_files = [check for check in checks if not check.needs_models]
+    run = Run.discover(map(Path, paths), options, progress=progress)
     of_models = [check for check in checks if check.needs_models]
-    asking = [check for check in of_models if not check.trains]
     training = [check for check in of_models if check.trains]
-    outcomes = run_checks(of_files, run)
+    outcomes = run_checks([check for check in checks if not check.needs_models], run)
     may_run = options.allow_model and run.get(BaseModel) is not None
     if files_first is not None and of_models and may_run:
-        waiting = [Outcome(check.name, Status.SKIPPED, NOT_YET) for check in of_models]
-        files_first(_report(run, (*outcomes, *waiting), command))
+        why = "the models are being asked"
+        waiting = [Outcome(check.name, Status.SKIPPED, why) for check in of_models]
+        files_first(_report(run, (*outcomes, *waiting)))
     is_clear = options.replay is None and may_run and _is_clear(run, outcomes)
-    outcomes += run_checks(asking, run)
+    outcomes += run_checks([check for check in of_models if not check.trains], run)
     # What the models say may speak against what was clear by the files.
     if training and is_clear and _is_clear(run, outcomes):
         outcomes += tuple(Outcome(check.name, Status.SKIPPED, CLEAR) for check in training)
     else:
         outcomes += run_checks(training, run)
     by_check = {outcome.check: outcome for outcome in outcomes}
-    return _report(run, tuple(by_check[check.name] for check in checks), command)
+    return _report(run, tuple(by_check[check.name] for check in checks))
 
 
 def examined(run: Run) -> RunReport:
     """The report of all checks on a run that is already put together."""
-    return _report(run, run_checks(discover(), run), lambda _: "")
+    return _report(run, run_checks(discover(), run))
 
 
 def run_checks(checks: Sequence[Check], run: Run) -> tuple[Outcome, ...]:
@@ -170,14 +155,12 @@ def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
 
     A loss that rose or an update that is too large has many causes, and the twin tells which.
     """
-    report, knowledge = _report(run, outcomes, lambda _: ""), load_causes()
+    report, knowledge = _report(run, outcomes), load_causes()
     if report.root is None or not is_clear(report):
         return False
     noted = severities(outcomes)
-    return any(
-        not knowledge.is_effect(code) and noted[code] is not Severity.INFO
-        for code in report.root.supporting
-    )
+    bad = [code for code in report.root.supporting if noted[code] is not Severity.INFO]
+    return not all(map(knowledge.is_effect, bad))
 
 
 def _is_whole(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
@@ -185,14 +168,14 @@ def _is_whole(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
 
     A model that reached what its rows teach did so whatever its log says.
     """
-    has_reached = REACHED in severities(outcomes)
+    has_reached = "reach.reached" in severities(outcomes)
     return all(
         has_reached and (error.problem == UNREAD_LOG or error.path in run.files.logs)
         for error in run.unreadable
     )
 
 
-def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], str]) -> RunReport:
+def _report(run: Run, outcomes: tuple[Outcome, ...]) -> RunReport:
     knowledge = load_causes()
     judged = judge(outcomes, knowledge, whole=_is_whole(run, outcomes))
     diagnosis = judged.diagnosis
@@ -200,7 +183,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
     log = run.get(TrainingLog)
     unlocks = unlocks_most(judged.coverage)
     if unlocks is not None and unlocks.why == NOT_ASKED:
-        unlocks = replace(unlocks, command=command(True))
+        unlocks = replace(unlocks, command=_command(run, allow_model=True))
     report = RunReport(
         run=run,
         name=run.name,
@@ -213,7 +196,7 @@ def _report(run: Run, outcomes: tuple[Outcome, ...], command: Callable[[bool], s
         left_out=run.left_out,
         fix=fix,
         next=unlocks,
-        commands=(command(run.options.allow_model),),
+        commands=() if run.is_planned else (_command(run, allow_model=run.options.allow_model),),
         versions={**versions_here(), **(log.notes.versions if log is not None else {})},
         unreadable=tuple(str(error) for error in run.unreadable),
         version=version_here(),
@@ -240,8 +223,9 @@ def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:
     return fix_for(change, run.get(TrainingConfig), needed)
 
 
-def _command(paths: Sequence[Path], options: Options, allow_model: bool) -> str:
-    arguments = [str(path) for path in paths]
+def _command(run: Run, *, allow_model: bool) -> str:
+    options = run.options
+    arguments = [str(path) for path in run.files.roots]
     arguments += [f"--log={path}" for path in options.log]
     arguments += [f"--{name}={path}" for name, path in options.paths.items()]
     arguments += [] if options.with_text else ["--no-text"]

@@ -65,8 +65,6 @@ class Cause:
         id: its key in causes.toml, and its name in reports.
         weights: entry -> log-odds that the finding adds; negative for evidence against the cause.
         proof: what a proof adds.
-        inject: the likeliest fault first.
-        called: entry -> texts that replace the cause's own if the entry applies.
     """
 
     id: str
@@ -137,11 +135,7 @@ class Group:
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """All causes by id and all groups of findings by name, in the file's order.
-
-    Attributes:
-        tiers: what each is worth, in log-odds.
-    """
+    """All causes by id, groups of findings and tiers (in log-odds) by name, as in the file."""
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
@@ -166,19 +160,13 @@ class KnowledgeBase:
     @property
     def codes(self) -> frozenset[str]:
         """Every code that the knowledge base mentions."""
-        entries = (
-            entry
-            for cause in self.causes.values()
-            for entry in (*cause.weights, *chain(*cause.ruled_out_by), *cause.leave_out)
-        )
-        return frozenset((*map(code_of, entries), *self._group_of))
+        codes = set(self._group_of)
+        for cause in self.causes.values():
+            codes.update(map(code_of, chain(cause.weights, *cause.ruled_out_by, cause.leave_out)))
+        return frozenset(codes)
 
     def require_known(self, codes: Iterable[str]) -> None:
-        """See that it mentions only these codes, those of all checks; loading it imports no check.
-
-        Raises:
-            InputError: it mentions another one.
-        """
+        """Raise `InputError` if it mentions others than these codes: those of all checks."""
         if unknown := ", ".join(sorted(self.codes.difference(codes))):
             raise InputError(FILE, f"no check reports {unknown}", "see `mlxdoctor checks`")
 
@@ -226,28 +214,19 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
     for rows in table.get("leave_out", {}).values():
         if rows not in ROWS:
             raise InputError(FILE, f"{name}: leave_out has {rows!r}, none of {', '.join(ROWS)}")
-    called = {
-        entry: texts
-        for entries, texts in table.get("called", {}).items()
-        for entry in entries.split()
-    }
-    for entry, texts in called.items():
-        if entry not in weights or not texts.keys() <= _TEXTS:
-            raise InputError(FILE, f"{name}: {entry} has no weight, or replaces an unknown text")
+    called: dict[str, Mapping[str, str]] = {}
+    for entries, texts in table.get("called", {}).items():
+        if not weights.keys() >= {*entries.split()} or not texts.keys() <= _TEXTS:
+            raise InputError(FILE, f"{name}: {entries} has no weight, or replaces an unknown text")
+        called |= dict.fromkeys(entries.split(), texts)
     ruled_out_by = tuple(
         (entries,) if isinstance(entries, str) else tuple(entries)
         for entries in table.get("ruled_out_by", ())
     )
     change = _change(name, table["change"]) if "change" in table else None
     rest = {key: value for key, value in table.items() if key not in TIERS}
-    parsed = {
-        "weights": weights,
-        "proof": tiers["proof"],
-        "ruled_out_by": ruled_out_by,
-        "change": change,
-        "called": called,
-    }
-    return record(Cause, FILE, name, rest, id=name, **parsed)
+    parsed = {"weights": weights, "proof": tiers["proof"], "change": change, "called": called}
+    return record(Cause, FILE, name, rest, id=name, ruled_out_by=ruled_out_by, **parsed)
 
 
 def _change(name: str, table: Mapping[str, Any]) -> Change:

@@ -26,10 +26,7 @@ from mlxdoctor.safety.user_failure import failure_of
 from mlxdoctor.tables import modules_of
 from mlxdoctor.template import fill
 
-#: A check takes milliseconds: its time has a tenth of one.
-SECONDS_DIGITS = 4
 ENTRY_POINT_GROUP = "mlxdoctor.checks"
-BUILTIN_PACKAGE = "mlxdoctor.checks"
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -80,8 +77,7 @@ class Check:
         symptoms: every code it can report, with what is said of it once and for all.
         documentation: its module's docstring.
         marks_onset: whether the onset of a finding is where the loss began to go wrong.
-        rerun_symptom: whether it looks at what a run did, so that a rerun under a changed
-            condition can have its findings or lack them.
+        rerun_symptom: whether a rerun under a changed condition can have its findings or lack them.
     """
 
     name: str
@@ -157,7 +153,8 @@ class Check:
             check=self.name,
             status=status,
             reason=reason,
-            seconds=round(time.perf_counter() - start, SECONDS_DIGITS),
+            # A check takes milliseconds: its time has a tenth of one.
+            seconds=round(time.perf_counter() - start, 4),
             findings=tuple(sorted(findings, key=lambda finding: -finding.severity.rank)),
             exhibits=tuple(result for result in results if isinstance(result, Exhibit)),
             marks_onset=self.marks_onset,
@@ -206,14 +203,9 @@ class Check:
 
 
 def check(
-    *,
-    codes: Mapping[str, Symptom],
-    marks_onset: bool = False,
-    rerun_symptom: bool = False,
+    *, codes: Mapping[str, Symptom], marks_onset: bool = False, rerun_symptom: bool = False
 ) -> Callable[[Callable[..., Iterable[Yield]]], Check]:
-    """Turn a function into a `Check` named after its module.
-
-    The check's name is put before each code.
+    """Turn a function into a `Check` named after its module, as are its codes.
 
     Raises:
         TypeError: the function's annotations do not say which evidence it needs, or a code has
@@ -268,7 +260,7 @@ def discover() -> tuple[Check, ...]:
     """
     from importlib.metadata import entry_points
 
-    checks = [check for module in modules_of(BUILTIN_PACKAGE) for check in _checks_in(module)]
+    checks = [check for module in modules_of("mlxdoctor.checks") for check in _checks_in(module)]
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry_point.load()
@@ -300,9 +292,7 @@ def _checks_in(module: types.ModuleType) -> list[Check]:
 
 
 def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[str]) -> list[Check]:
-    """The checks that `--select` and `--ignore` leave.
-
-    A pattern is a check's name or one of its codes.
+    """The checks that `--select` and `--ignore` leave, which name checks or codes.
 
     Raises:
         InputError: a pattern names nothing.
@@ -311,9 +301,8 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     select, ignore = set(select), set(ignore)
     known = {name for check in checks for name in (check.name, *check.symptoms)}
     for pattern in sorted((select | ignore) - known):
-        raise InputError(
-            None, f"no check and no code is called {pattern!r}", "`mlxdoctor checks` lists them"
-        )
+        problem = f"no check and no code is called {pattern!r}"
+        raise InputError(None, problem, "`mlxdoctor checks` lists them")
     return [
         check
         for check in checks

@@ -28,8 +28,6 @@ class Rerun:
         symptom: whether it shows what speaks for the cause, or any error of the run.
         errors: the codes of its errors.
         base_loss, loss: of the base model and of the rerun's on held-out answers, nats a token.
-        curve: its training loss.
-        samples: its first few answers.
     """
 
     experiment: str

@@ -1,12 +1,10 @@
 """From findings to ranked causes.
 
-The score of a cause is its prior log-odds plus the weight of every finding
-that speaks for or against it. Findings that stem from the same fact share a
-group and count once, by the strongest: of equal weights the most severe, then
-the first that causes.toml lists. Effects that many causes bring about count
-nothing where something else was found that explains them. A check that did not run counts zero:
-what it could have said is listed as unknown. The score orders causes, and is
-no probability.
+The score of a cause is its prior log-odds plus the weight of every finding that speaks for or
+against it. Findings that stem from the same fact share a group and count once, by the strongest: of
+equal weights the most severe, then the first that causes.toml lists. Effects that many causes bring
+about count nothing where something else was found that explains them. A check that did not run
+counts zero. The score orders causes, and is no probability.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +24,6 @@ MIN_SCORE = 0.0
 MAX_CAUSES = 6
 #: Log-odds from which a cause makes a run unhealthy without any error.
 CROSSES = 4.0
-#: Why a cause that nothing speaks for is not ruled out.
-_NOT_SEEN = "nothing that was found speaks for it clearly"
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,7 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class Judged:
-    """What all outcomes together say of a run.
-
-    `diagnosis` is empty of a healthy run, and where too little is known.
-    """
+    """What all outcomes together say of a run; no diagnosis where nothing is suspected."""
 
     verdict: Verdict
     diagnosis: tuple[Diagnosed, ...]
@@ -81,15 +74,13 @@ def judge(
 
     Args:
         outcomes: of every check, those that did not run included.
-        knowledge: the causes; the shipped ones by default.
         whole: whether every file of the run could be read: no run is healthy otherwise.
     """
     knowledge = knowledge or load_causes()
     ranked = rank(outcomes, knowledge)
     noted = severities(outcomes)
     suspicions = {code for code, severity in noted.items() if severity is not Severity.INFO}
-    # What was measured to the contrary outweighs a warning, and an error that speaks for nothing
-    # else.
+    # What was measured to the contrary outweighs a warning, and an error that says nothing else.
     refuted = {
         listed.cause.id: listed.contradicting[0]
         for listed in ranked
@@ -171,7 +162,8 @@ def _covered(
     if entry and not cause.broad:
         return Coverage(cause.id, CauseStatus.RULED_OUT, entry)
     if entry or not cause.ruled_out_by:
-        return Coverage(cause.id, CauseStatus.NO_SIGN, _NOT_SEEN)
+        why = "nothing that was found speaks for it clearly"
+        return Coverage(cause.id, CauseStatus.NO_SIGN, why)
     clause = next(filter(None, lacking), "its check did not run")
     why, _, needs = clause.partition("; ")
     return Coverage(cause.id, CauseStatus.OPEN, why, needs)
@@ -184,21 +176,22 @@ def _sought(
     lacking: list[str] = []
     for entries in cause.ruled_out_by:
         codes = [code_of(entry) for entry in entries]
-        looked = [by_check.get(code.split(".", 1)[0]) for code in codes]
-        slight = [code_of(entry) for entry in entries if holds(entry, noted)]
-        if slight:
+        if slight := [code_of(entry) for entry in entries if holds(entry, noted)]:
             # Too little to suspect the cause, and not what a run without it has.
             lacking.append(f"there is a slight sign of it, {slight[0]}")
             continue
-        unsought = [
-            outcome.unsought.get(code) or outcome.reason if outcome is not None else ""
-            for code, outcome in zip(codes, looked, strict=True)
-            if outcome is None or not outcome.looked_for(code)
-        ]
+        unsought = [why for code in codes if (why := _unsought(code, by_check)) is not None]
         if not unsought:
             return ", ".join(codes), []
         lacking += unsought
     return "", lacking
+
+
+def _unsought(code: str, by_check: Mapping[str, Outcome]) -> str | None:
+    """Why a code could not be looked for, "" where nothing says; None where it was."""
+    if (outcome := by_check.get(code.split(".", 1)[0])) is None:
+        return ""
+    return None if outcome.looked_for(code) else outcome.unsought.get(code) or outcome.reason
 
 
 def severities(outcomes: Sequence[Outcome]) -> dict[str, Severity]:
@@ -255,18 +248,13 @@ def _score(
         is_counted = counted == code
         note = "found" if is_counted else f"found; counted with {counted}"
         terms.append(Term(code, group, weight if is_counted else 0.0, note))
+    silent = [code for code in cause.weights if code not in present]
     return Diagnosed(
         cause=cause,
         score=round(cause.prior + sum(term.weight for term in terms), DIGITS),
         supporting=tuple(code for code, weight in weights.items() if weight > 0),
         contradicting=tuple(code for code, weight in weights.items() if weight < 0),
-        unknown=tuple(
-            code
-            for code in cause.weights
-            if code not in present
-            if (outcome := by_check.get(code.split(".", 1)[0])) is None
-            or not outcome.looked_for(code)
-        ),
+        unknown=tuple(code for code in silent if _unsought(code, by_check) is not None),
         arithmetic=tuple(terms),
     )
 

@@ -24,13 +24,9 @@ class Floor:
 
 @dataclass(frozen=True)
 class LossCurve(Exhibit):
-    """The loss over the run, in nats a token.
+    """The loss over the run, in nats a token, and what it can be compared with.
 
-    Attributes:
-        train, val: the training and the validation loss.
-        onset: where it begins to go wrong; several checks tell, and the report says it.
-        floors: what it can be compared with.
-        axis: what the iterations count.
+    `onset`, where it begins to go wrong, is the report's. `axis` is what the iterations count.
     """
 
     figure: ClassVar[str] = "loss"

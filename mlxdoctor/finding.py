@@ -58,8 +58,7 @@ class Symptom:
         expected: what a sound run shows.
         fix: what to do about it; "nothing, ..." where a sound run shows it, too.
         says: the sentence that a report shows.
-        in_a_plan: what it means before a run, where that is worse: nothing is lost yet, and no
-            loss will be there to decide before it is.
+        in_a_plan: what it means before a run, where that is worse.
     """
 
     meaning: str
@@ -124,8 +123,7 @@ class Seen:
 
     Attributes:
         message: one sentence that a person understands: a template, filled from what was measured.
-        learned: whether it shows that training made the model better at its rows: the loss
-            against where it began, held-out rows, answers. Sound files alone do not.
+        learned: whether it shows that training made the model better; sound files alone do not.
         fell: whether it shows that the loss of the rows trained on came down, which is less.
     """
 
@@ -137,9 +135,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Unsought:
-    """Symptoms that a check, although it ran, could not look for in this evidence.
-
-    Their absence says nothing, so that no cause is ruled out by it.
+    """Symptoms that a check, although it ran, could not look for: no cause is ruled out by them.
 
     Attributes:
         symptoms: their codes without the check's name.
@@ -157,10 +153,10 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
 
 
 class Exhibit:
-    """What a check measured that a report can show: the base of such classes.
+    """What a check measured that a report can show: the base of such frozen dataclasses.
 
-    They are frozen dataclasses. `figure` names the figure that shows it; "" for none. One that
-    `holds_text` of a run's rows and outputs is left out by `--no-text`.
+    `figure` names the figure that shows it. What `holds_text` of a run's rows and outputs is left
+    out by `--no-text`.
     """
 
     figure: ClassVar[str] = ""
@@ -209,8 +205,7 @@ class Outcome:
         findings: worst first.
         marks_onset: as in `Check`.
         unsought: codes that it could not look for although it ran -> why, as a clause.
-        arises: whether its question arises for this run. Where it does not, what it looks for
-            cannot be there.
+        arises: whether its question arises for this run; else what it looks for cannot be there.
     """
 
     check: str

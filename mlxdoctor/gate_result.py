@@ -1,7 +1,4 @@
-"""What the gate found, as every output format is given it.
-
-What the policy made of a report's findings stands beside it, in the findings' order.
-"""
+"""What the gate found, as every output format is given it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,13 +19,7 @@ class ItemStatus(StrEnum):
 
 @dataclass(frozen=True)
 class GatedFinding:
-    """A finding and what the policy made of it.
-
-    Attributes:
-        ruling: "fails" the item; "noted" only; or "suppressed".
-        suppressed_by: "ignore" or "baseline"; None where it is not suppressed.
-        reason: the ignore's reason; "" where there is none.
-    """
+    """A finding and what the policy made of it; the reason is that of the ignore."""
 
     finding: Finding
     ruling: Literal["fails", "noted", "suppressed"]
@@ -42,8 +33,7 @@ class GateItem:
 
     Attributes:
         path: as the user wrote it, or as the glob found it.
-        unexplained: reasons why it did not pass that are no finding, a sentence each: what could
-            not be read, decided or examined at all.
+        unexplained: reasons why it did not pass that are no finding, a sentence each.
         findings: every finding of the report, worst first.
         suspicion: of an item that passed although its run is suspect: what is suspected.
         unseen: of an item that passed: what its files can't tell, and what it takes, as clauses.
@@ -87,8 +77,7 @@ class GateResult:
 
     Attributes:
         policy: the file the policy was read from, None for the defaults.
-        notices: what is wrong with the policy itself: suppressions that suppress nothing, or
-            that have expired; a sentence each.
+        notices: what is wrong with the policy itself, a sentence each.
         unfinished: paths that were not examined, because the work was interrupted.
     """
 

@@ -22,8 +22,5 @@ def version_here(package: str = "mlxdoctor") -> str:
 
 
 def versions_here() -> dict[str, str]:
-    """The versions of the packages that matter, by name; none of them is imported.
-
-    They say nothing of the machine that trained.
-    """
+    """The versions here of the packages that matter, by name; none of them is imported."""
     return {name: number for name in _PACKAGES if (number := version_here(name)) != UNKNOWN}

@@ -71,7 +71,6 @@ class Report:
         outcomes: of every check, with what it measured for the figures.
         diagnosis: best first.
         left_out: what the time for running models did not allow, a clause each.
-        experiments: what `reproduce` tried.
         commands: that make this report again.
         versions: package -> version, of what trained and of what examined.
         unreadable: files that could not be read, a sentence each.
@@ -137,12 +136,10 @@ class Report:
     @property
     def figures(self) -> dict[str, Exhibit]:
         """Name -> what the figure shows, for those whose check had something to measure."""
-        exhibits = [one for outcome in self.outcomes for one in outcome.exhibits if one.figure]
-        shown = dict.fromkeys(kind.figure for kind in FIGURES) | {
-            one.figure: replace(one, onset=self.onset) if isinstance(one, LossCurve) else one
-            for one in exhibits
-        }
-        return {name: one for name, one in shown.items() if one is not None}
+        shown = {kind.figure: self.exhibit(kind) for kind in FIGURES}
+        if isinstance(loss := shown[LossCurve.figure], LossCurve):
+            shown[LossCurve.figure] = replace(loss, onset=self.onset)
+        return {name: exhibit for name, exhibit in shown.items() if exhibit is not None}
 
     @property
     def reruns(self) -> tuple[Rerun, ...]:
@@ -156,10 +153,8 @@ class Report:
 
     def exhibit(self, kind: type[X]) -> X | None:
         """What a check measured, of one kind; None where none did."""
-        return next(
-            (one for outcome in self.outcomes for one in outcome.exhibits if isinstance(one, kind)),
-            None,
-        )
+        every = (exhibit for outcome in self.outcomes for exhibit in outcome.exhibits)
+        return next((exhibit for exhibit in every if isinstance(exhibit, kind)), None)
 
     @property
     def alone(self) -> "Report":
@@ -168,31 +163,16 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as `--stdout json` writes it: plain dictionaries, lists and values."""
-        shown: dict[str, Any] = plain(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "tool": {"name": "mlxdoctor", "version": self.version},
-                "verdict": self.verdict,
-                "coverage": self.coverage,
-                "run": {
-                    "evidence": self.evidence,
-                    "missing": self.missing,
-                    "left_out": self.left_out,
-                },
-                "diagnosis": self.diagnosis,
-                "outcomes": self.outcomes,
-                "experiments": self.experiments,
-                "name": self.name,
-                "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
-                "fix": self.fix,
-                "figures": {**dict.fromkeys(kind.figure for kind in FIGURES), **self.figures},
-                "sample": self.sample,
-                "next": self.next,
-                "commands": self.commands,
-                "versions": self.versions,
-                "unreadable": self.unreadable,
-                "withheld": self.withheld,
-                "planned": self.planned,
-            }
+        as_they_are = (
+            *("verdict", "coverage", "diagnosis", "outcomes", "experiments", "name", "fix"),
+            *("sample", "next", "commands", "versions", "unreadable", "withheld", "planned"),
         )
-        return shown
+        of_the_run = ("evidence", "missing", "left_out")
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "tool": {"name": "mlxdoctor", "version": self.version},
+            **{name: plain(getattr(self, name)) for name in as_they_are},
+            "run": {name: plain(getattr(self, name)) for name in of_the_run},
+            "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
+            "figures": {kind.figure: plain(self.figures.get(kind.figure)) for kind in FIGURES},
+        }

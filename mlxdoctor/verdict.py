@@ -59,8 +59,7 @@ class NextCheck:
     """The evidence that would say most.
 
     Attributes:
-        why: what is lacking, as a clause.
-        how: what would provide it, as a clause that tells a person what to do; may be empty.
+        why, how: what is lacking, and what would provide it, as clauses; the latter may be empty.
         settles: ids of the open causes that it would rule out or find.
         command: that provides it; empty where it takes a file.
     """

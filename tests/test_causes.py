@@ -63,7 +63,7 @@ def test_what_a_cause_misspells_is_told(
     line: str, said: str, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr(
-        "mlxdoctor.causes.load_causes", lambda: parse_causes(SHIPPED + ADDED + line)
+        "mlxdoctor.cli.explain.load_causes", lambda: parse_causes(SHIPPED + ADDED + line)
     )
     code, _, err = call("explain", "cosmic-rays")
     assert (code, said in err) == (2, True)

@@ -9,9 +9,7 @@ from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.tables import pattern, record, shipped
 
-FILE = "exceptions.toml"
-#: Prefix of named groups that match text of a training row. That text is always quoted, because
-#: `--no-text` withholds what is quoted.
+#: Prefix of named groups of a row's text, which is always quoted: `--no-text` withholds quotations.
 _ROW_PREFIX = "row_"
 #: Most characters of a quoted group.
 _MAX_QUOTED = 60
@@ -21,17 +19,9 @@ _LAST_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.D
 
 @dataclass(frozen=True)
 class KnownException:
-    """An exception that runs end with.
+    """An exception that runs end with; the head of exceptions.toml says what each key is for.
 
-    Attributes:
-        id: the table's name in exceptions.toml.
-        finding: the symptom that the check `log-failures` reports.
-        says: one sentence on what it means, a template that named groups of `message` fill.
-        remedy: one sentence on what to do, a template filled from the same groups.
-        type: names of exceptions, without their modules; empty for any.
-        message: a pattern found in the exception's message; None for any.
-        within: a function that the traceback shows; empty for any.
-        code: a pattern found in the source line in which the traceback ends; None for any.
+    A type, message, function or code that is empty fits any.
     """
 
     id: str
@@ -42,11 +32,6 @@ class KnownException:
     message: re.Pattern[str] | None = None
     within: str = ""
     code: re.Pattern[str] | None = None
-
-
-def _printed(group: str, text: str) -> str:
-    is_word = re.fullmatch(r"[\w.+-]*", text) is not None
-    return text if is_word and not group.startswith(_ROW_PREFIX) else quoted(text, _MAX_QUOTED)
 
 
 def meaning_of(failure: LogFailure) -> KnownException | None:
@@ -64,8 +49,10 @@ def meaning_of(failure: LogFailure) -> KnownException | None:
             and (not known.within or known.within in failure.functions)
             and (known.code is None or known.code.search(failure.code) is not None)
         ):
-            groups = match.groupdict(default="") if match is not None else {}
-            texts = {group: _printed(group, text) for group, text in groups.items()}
+            texts = match.groupdict(default="") if match is not None else {}
+            for group, text in texts.items():
+                if group.startswith(_ROW_PREFIX) or not re.fullmatch(r"[\w.+-]*", text):
+                    texts[group] = quoted(text, _MAX_QUOTED)
             says, remedy = known.says.format(**texts), known.remedy.format(**texts)
             return replace(known, says=says, remedy=remedy)
     return None
@@ -73,20 +60,9 @@ def meaning_of(failure: LogFailure) -> KnownException | None:
 
 @cache
 def known_exceptions() -> Mapping[str, KnownException]:
-    """The known exceptions by id, in the order of exceptions.toml.
-
-    Raises:
-        InputError: a table of exceptions.toml has an unknown key or lacks one.
-    """
-    return {
-        name: record(
-            KnownException,
-            FILE,
-            name,
-            table,
-            id=name,
-            message=pattern(table, "message"),
-            code=pattern(table, "code"),
-        )
-        for name, table in shipped(__package__, FILE).items()
-    }
+    """The known exceptions by id, in the order of exceptions.toml."""
+    known, file = {}, "exceptions.toml"
+    for name, table in shipped(__package__, file).items():
+        patterns = {key: pattern(table, key) for key in ("message", "code")}
+        known[name] = record(KnownException, file, name, table, id=name, **patterns)
+    return known

@@ -18,8 +18,7 @@ EXIT_BROKEN_PIPE = 141
 #: What writing fails with where the device, not the program, is at fault.
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-#: Command -> its line in `mlxdoctor --help`, so that help loads no command. Each
-#: is `command` in the module `mlxdoctor.cli.NAME`.
+#: Command -> its line in `mlxdoctor --help`; each is `command` in the module `mlxdoctor.cli.NAME`.
 COMMANDS: Mapping[str, str] = {
     "preflight": "See whether a run would fail, before it is made.",
     "diagnose": "Find out why a fine-tune failed, and write a report.",
@@ -66,9 +65,18 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _help_width() -> int:
+    """As click has it, which imports shutil to ask the terminal: a tenth of `mlxdoctor --help`."""
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
+    except (OSError, ValueError):
+        columns = 80
+    return max(min(columns, 100) - 2, 50)
+
+
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": _help_width()},
     epilog="Exit codes: 0 nothing found, 1 found, 2 unusable input, 3 too little to judge by.",
 )
 @click.version_option(package_name="mlxdoctor", message="%(prog)s %(version)s")

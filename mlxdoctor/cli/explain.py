@@ -1,23 +1,18 @@
 """`mlxdoctor explain`: what a check looks for, what a cause, a known bug or a lint rule is."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
+from mlxdoctor.bugs.known import KnownBug, load_known_bugs
+from mlxdoctor.causes import Cause, load_causes
+from mlxdoctor.check import Check, discover
 from mlxdoctor.cli import EXIT_CLEAN, output
+from mlxdoctor.lint.rule import Rule, rules
 from mlxdoctor.safety.errors import InputError
-
-if TYPE_CHECKING:
-    from mlxdoctor.bugs.known import KnownBug
-    from mlxdoctor.causes import Cause
-    from mlxdoctor.check import Check
-    from mlxdoctor.lint.rule import Rule
 
 #: Columns of a paragraph, however wide the terminal is.
 MAX_WIDTH = 90
@@ -38,11 +33,6 @@ def command(name: str) -> int:
       mlxdoctor explain learning-rate-too-high
       mlxdoctor explain token-collapse
     """
-    from mlxdoctor.bugs.known import load_known_bugs
-    from mlxdoctor.causes import load_causes
-    from mlxdoctor.check import discover
-    from mlxdoctor.lint.rule import rules
-
     checks, bugs, knowledge = discover(), load_known_bugs(), load_causes()
     knowledge.require_known(code for check in checks for code in check.codes)
     # Where two things share a name, the later line has it.
@@ -56,23 +46,20 @@ def command(name: str) -> int:
     }
     if name not in pages:
         close = get_close_matches(name, sorted(pages), n=3, cutoff=0.5)
-        listed = "`mlxdoctor checks` lists the codes"
-        remedy = f"did you mean {', '.join(close)}?" if close else listed
+        likely = f"did you mean {', '.join(close)}?"
+        remedy = likely if close else "`mlxdoctor checks` lists the codes"
         raise InputError(None, f"no check, code or cause is called {name!r}", remedy)
     click.echo(pages[name]())
     return EXIT_CLEAN
 
 
 def _rule(rule: Rule) -> str:
-    return _page(
-        rule.title,
-        rule.documentation.split("\n\n"),
-        {
-            "Instead of": [textwrap.indent(rule.bad.strip("\n"), "  ")],
-            "write": [textwrap.indent(rule.good.strip("\n"), "  ")],
-            "Silence it with, on its line": [f"  # mlxdoctor: ignore[{rule.code}] reason"],
-        },
-    )
+    lists = {
+        "Instead of": [textwrap.indent(rule.bad.strip("\n"), "  ")],
+        "write": [textwrap.indent(rule.good.strip("\n"), "  ")],
+        "Silence it with, on its line": [f"  # mlxdoctor: ignore[{rule.code}] reason"],
+    }
+    return _page(rule.title, rule.documentation.split("\n\n"), lists)
 
 
 def _check(check: Check, code: str = "") -> str:
@@ -95,48 +82,34 @@ def _check(check: Check, code: str = "") -> str:
 
 def _cause(cause: Cause) -> str:
     weights = sorted(cause.weights.items(), key=lambda item: -item[1])
+    speaks = [f"  {weight:+5.1f}  {code}" for code, weight in weights]
     remedy = [_wrapped(cause.remedy, "  ")]
     if (change := cause.change) is not None:
         word = "to" if change.operation == "set" else "by"
         remedy.append(f"  {change.operation} {change.key} {word} {change.value}")
-    return _page(
-        cause.title,
-        [cause.summary, cause.explanation],
-        {
-            "What speaks for it and against it (log-odds)": [
-                f"  {weight:+5.1f}  {code}" for code, weight in weights
-            ],
-            "What to do": remedy,
-        },
-    )
+    lists = {"What speaks for it and against it (log-odds)": speaks, "What to do": remedy}
+    return _page(cause.title, [cause.summary, cause.explanation], lists)
 
 
 def _bug(bug: KnownBug) -> str:
     seen_in = f" (seen in {bug.verified})" if bug.verified is not None else ""
     is_reported = any("/ml-explore/" in address for address in bug.references)
-    return _page(
-        bug.title,
-        [bug.explanation],
-        {
-            "Versions": [f"  {bug.versions}{seen_in}"],
-            "Seen by": [f"  mlxdoctor {tool}" for tool in bug.seen_by],
-            "Reported in" if is_reported else "Package": [
-                f"  {address}" for address in bug.references
-            ],
-            "What to do": [_wrapped(bug.remedy, "  ")],
-        },
-    )
+    lists = {
+        "Versions": [f"  {bug.versions}{seen_in}"],
+        "Seen by": [f"  mlxdoctor {tool}" for tool in bug.seen_by],
+        "Reported in" if is_reported else "Package": [f"  {link}" for link in bug.references],
+        "What to do": [_wrapped(bug.remedy, "  ")],
+    }
+    return _page(bug.title, [bug.explanation], lists)
 
 
 def _page(title: str, paragraphs: Iterable[str], lists: Mapping[str, Sequence[str]]) -> str:
     """A title, paragraphs, and the lists that have lines, each below its heading."""
-    blocks = [
-        "\n".join([output.style(heading, None, bold=True), *lines])
-        for heading, lines in lists.items()
-        if lines
-    ]
-    heading = output.style(title, None, bold=True)
-    return "\n\n".join([heading, *map(_wrapped, paragraphs), *blocks])
+    blocks = [output.style(title, None, bold=True), *map(_wrapped, paragraphs)]
+    for heading, lines in lists.items():
+        if lines:
+            blocks.append("\n".join([output.style(heading, None, bold=True), *lines]))
+    return "\n\n".join(blocks)
 
 
 def _wrapped(text: str, indent: str = "") -> str:

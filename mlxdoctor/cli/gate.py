@@ -1,6 +1,7 @@
 """`mlxdoctor gate`: many adapters or runs under one policy."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -54,6 +55,7 @@ what was done is reported all the same.""",
 )
 @click.option(
     "--time-limit",
+    "seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
@@ -74,15 +76,12 @@ def command(  # noqa: PLR0917 - click passes every option by name
     baseline: Path | None,
     write_baseline: bool,
     strict: bool,
-    generate: bool,
     no_text: bool,
-    jobs: int | None,
-    cluster: str | None,
-    time_limit: float,
     printed: str,
     names: tuple[str, ...],
     folder: Path,
     init: bool,
+    **given: Any,
 ) -> int:
     """Judge many adapters or runs by a policy, for CI.
 
@@ -99,8 +98,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor gate --init runs/good-1 runs/good-2
     """
     if init:
-        return _init(paths, policy_file or Path("mlxdoctor.toml"), generate)
-    if jobs is not None and cluster is not None:
+        return _init(paths, policy_file or Path("mlxdoctor.toml"), given["generate"])
+    if given["jobs"] is not None and given["cluster"] is not None:
         raise click.UsageError("--jobs is for processes on this machine, --cluster for another")
 
     from mlxdoctor.gate.baseline import Known, baseline_text, read_baseline
@@ -121,7 +120,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     known: frozenset[Known] = frozenset()
     if known_file is not None and not (new_file and not new_file.exists()):
         known = read_baseline(known_file)
-    options = Options(generate, jobs, cluster, time_limit, with_text=not no_text)
+    options = Options(**given, with_text=not no_text)
     with ProgressLine() as progress:
         result, known = run_gate(
             paths,
@@ -136,13 +135,10 @@ def command(  # noqa: PLR0917 - click passes every option by name
         write_files(new_file.parent, {new_file.name: content})
     _deliver(result, printed, names, folder)
     code = exit_code(result.items)
-    if result.unfinished:
-        left = result.unfinished
-        text = (
-            f"interrupted: {len(result.items)} of {len(result.items) + len(left)} were examined; "
-            f"next would have been {terminal(left[0])}"
-        )
-        click.echo(text, err=True)
+    if left := result.unfinished:
+        examined = f"{len(result.items)} of {len(result.items) + len(left)}"
+        following = f"next would have been {terminal(left[0])}"
+        click.echo(f"interrupted: {examined} were examined; {following}", err=True)
         return EXIT_INTERRUPTED
     return EXIT_UNUSABLE if strict and result.notices and code in (EXIT_CLEAN, 3) else code
 

@@ -13,12 +13,7 @@ from mlxdoctor.cli.progress import ProgressLine
 @click.argument("adapters", nargs=-1, required=True, type=options.PATH)
 @options.base_model("The base model's folder, for norms relative to its weights.")
 @options.printed("text", "json", "markdown")
-def command(
-    *,
-    adapters: tuple[Path, ...],
-    base: Path | None,
-    output_format: str,
-) -> int:
+def command(*, adapters: tuple[Path, ...], base: Path | None, output_format: str) -> int:
     """Show every adapted module: rank, scale, norms, spectrum and a verdict.
 
     ADAPTERS are folders or files of mlx-lm or PEFT. Every value is read. The exit

@@ -1,20 +1,20 @@
 """`mlxdoctor labels`: every token of a row, and whether it is trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, options, output
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.row_encoder import SupervisedRow
+from mlxdoctor.evidence.supervision import encoder_of
+from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.formats.escape import terminal
-
-if TYPE_CHECKING:
-    from mlxdoctor.evidence.row_encoder import SupervisedRow
-    from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.labels.label_rows import labelled, spans, totals
 
 #: Colours of what is trained on, and of what is not.
 _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "cyan"}
@@ -39,13 +39,7 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 )
 @options.printed("text", "json")
 def command(
-    *,
-    data: Path,
-    base: Path,
-    config: Path | None,
-    rows: int,
-    output_format: str,
-    **given: Any,
+    *, data: Path, base: Path, config: Path | None, rows: int, output_format: str, **given: Any
 ) -> int:
     """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
 
@@ -60,12 +54,6 @@ def command(
 
     What is wrong with the rows: `mlxdoctor diagnose DATA --base MODEL`.
     """
-    from mlxdoctor.evidence.config import TrainingConfig
-    from mlxdoctor.evidence.dataset import Dataset
-    from mlxdoctor.evidence.supervision import encoder_of
-    from mlxdoctor.evidence.tokenizer import Tokenizer
-    from mlxdoctor.labels.label_rows import labelled, totals
-
     tokenizer = Tokenizer.read(base)
     settings = TrainingConfig.read(config) if config is not None else None
     dataset = Dataset.read(data, settings)
@@ -84,8 +72,6 @@ def command(
 
 def _row(line: int, row: SupervisedRow | str, tokenizer: Tokenizer) -> dict[str, Any]:
     """One row as JSON shows it."""
-    from mlxdoctor.labels.label_rows import spans
-
     if isinstance(row, str):
         return {"line": line, "reason": row, "spans": []}
     parts = [
@@ -102,26 +88,25 @@ def _lines(content: Mapping[str, Any]) -> Iterator[str]:
         refused = terminal(f"cannot be tokenized: {row['reason']}") if row["reason"] else ""
         yield refused or "".join(map(_span, row["spans"]))
         yield ""
-    totals = content["totals"]
+    sums = content["totals"]
     masked = "prompts masked" if content["mask_prompt"] else "prompts trained"
     yield (
-        f"{totals['rows']:,} rows, {totals['tokens']:,} tokens, {totals['targets']:,} of them "
-        f"targets ({totals['share']:.1%}); {masked}, rows cut after "
-        f"{content['max_seq_length']:,} tokens, the longest has {totals['longest']:,}"
+        f"{sums['rows']:,} rows, {sums['tokens']:,} tokens, {sums['targets']:,} of them "
+        f"targets ({sums['share']:.1%}); {masked}, rows cut after "
+        f"{content['max_seq_length']:,} tokens, the longest has {sums['longest']:,}"
     )
-    by_role = ", ".join(f"{count:,} {name}" for name, count in totals["targets_by_role"].items())
-    padding = f"{totals['padding_targets']:,} padding tokens that mlx-lm counts as well"
+    by_role = ", ".join(f"{count:,} {name}" for name, count in sums["targets_by_role"].items())
+    padding = f"{sums['padding_targets']:,} padding tokens that mlx-lm counts as well"
     yield f"targets: {by_role}; and {padding}"
-    for problem in totals["problems"]:
+    for problem in sums["problems"]:
         first = ", ".join(map(str, problem["first_lines"]))
         yield terminal(f"{problem['rows']:,} rows: {problem['problem']} (first lines: {first})")
 
 
 def _span(span: Mapping[str, Any]) -> str:
     """The text of some tokens; what is trained on is set off."""
-    text = terminal(span["text"].replace("\n", "\\n"))
+    text, is_target = terminal(span["text"].replace("\n", "\\n")), span["target"]
     if not output.is_coloured():
-        return f"[[{text}]]" if span["target"] else text
-    if span["target"]:
-        return output.style(text, _COLOURS[span["role"]], True)
-    return output.style(text, "red" if span["role"] == "cut" else "bright_black", False)
+        return f"[[{text}]]" if is_target else text
+    untrained = "red" if span["role"] == "cut" else "bright_black"
+    return output.style(text, _COLOURS[span["role"]] if is_target else untrained, is_target)

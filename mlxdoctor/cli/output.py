@@ -31,9 +31,7 @@ def deliver(
     """Print a report in one format; or write it, and print what the terminal shows of it.
 
     Args:
-        report: the report.
         names: the formats that are written, into a folder below `folder` with the run's name.
-        folder: as `--output` says.
         printed: the format that is printed, and nothing written; None where files are.
         inspected: the folders in which nothing may be written.
         written: files that were written already.
@@ -102,9 +100,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], wide: int) -> s
 
 def is_coloured() -> bool:
     """Whether standard output is a terminal that wants colour (https://no-color.org)."""
-    return (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and is_wanted
 
 
 def width() -> int:

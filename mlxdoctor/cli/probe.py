@@ -1,11 +1,9 @@
 """`mlxdoctor probe`: what one training step of a user's own trainer does."""
 
-from __future__ import annotations
-
+import faulthandler
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +11,11 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, ou
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.formats.escape import terminal
 from mlxdoctor.formats.terminal import Page
-
-if TYPE_CHECKING:
-    from mlxdoctor.measure.training_step.measurement import TrainingStep
-    from mlxdoctor.probe.probing import ProbeResult
+from mlxdoctor.measure.training_step.calls import require_module
+from mlxdoctor.measure.training_step.measurement import STEPS, TrainingStep, measure
+from mlxdoctor.measure.training_step.trainer import load_trainer
+from mlxdoctor.models.load import count_parameters
+from mlxdoctor.probe.probing import ProbeResult, judge
 
 #: So many of the modules with the most trainable parameters are shown.
 MODULES = 8
@@ -51,14 +50,6 @@ def command(
       mlxdoctor probe trainer.py:parts --format json | jq .findings
       mlxdoctor diagnose RUN --trainer trainer.py:parts
     """
-    import faulthandler
-
-    from mlxdoctor.measure.training_step.calls import require_module
-    from mlxdoctor.measure.training_step.measurement import STEPS, measure
-    from mlxdoctor.measure.training_step.trainer import load_trainer
-    from mlxdoctor.models.load import count_parameters
-    from mlxdoctor.probe.probing import judge
-
     # A signal out of the user's code says at least in which line it came.
     with suppress(OSError, ValueError):
         if not faulthandler.is_enabled():

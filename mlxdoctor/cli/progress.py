@@ -19,11 +19,7 @@ LINE_AFTER = 10.0
 class ProgressLine(AbstractContextManager["ProgressLine"]):
     """A progress callback that draws `label [####    ] done/total`.
 
-    Where standard error is no terminal, it writes a line every ten seconds.
-
-    Args:
-        clock: seconds that only ever rise.
-        lines: whether to write those; not for what takes days.
+    Where standard error is no terminal, it writes `lines` every ten seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, lines: bool = True) -> None:

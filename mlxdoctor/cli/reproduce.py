@@ -97,11 +97,8 @@ def command(
         except KeyboardInterrupt:
             progress.clear()
             finished = len(list(work.glob("*-seed-*.json")))
-            click.echo(
-                f"Stopped. {finished} finished experiments are kept in {work}; the same "
-                "command goes on from there.",
-                err=True,
-            )
+            kept = f"{finished} finished experiments are kept in {work}"
+            click.echo(f"Stopped. {kept}; the same command goes on from there.", err=True)
             return EXIT_INTERRUPTED
     output.deliver(report, names, folder, printed, inspected=inspected)
     confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)

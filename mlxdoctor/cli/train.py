@@ -1,22 +1,15 @@
 """`mlxdoctor train`: the reference trainer."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options
 from mlxdoctor.template import fill
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin import Settings, StepRecord, ValidationRecord
-    from mlxdoctor.twin.records import Plan
-    from mlxdoctor.watch.alarms import Alarm
-    from mlxdoctor.watch.monitor import LogRow
-
-    Told = Plan | StepRecord | ValidationRecord
+from mlxdoctor.twin import Settings, StepRecord, ValidationRecord, train
+from mlxdoctor.twin.records import Plan
+from mlxdoctor.watch.alarms import Alarm
+from mlxdoctor.watch.monitor import LogRow, Watch
 
 
 @click.command(name="train")
@@ -51,15 +44,12 @@ def command(*, config: Path, overrides: tuple[str, ...], dry_run: bool) -> int:
       mlxdoctor train -c lora.yaml --set iters=50 --set mlxdoctor.grad_clip=1
       mlxdoctor train -c lora.yaml --set mlxdoctor.mode=parity --set adapter_path=again
     """
-    from mlxdoctor.twin import Settings, train
-    from mlxdoctor.watch.monitor import Watch
-
     settings = Settings.read(config, overrides)
     watch = Watch(settings.iters)
     unreported: list[StepRecord] = []
     alarm: Alarm | None = None
 
-    def tell(told: Told) -> str | None:
+    def tell(told: Plan | StepRecord | ValidationRecord) -> str | None:
         nonlocal alarm
         if isinstance(told, tuple):
             start = [] if dry_run else [f"Starting training..., iters: {settings.iters}"]
@@ -87,9 +77,6 @@ def _report(
     told: StepRecord | ValidationRecord, steps: list[StepRecord], settings: Settings
 ) -> LogRow | None:
     """The report due after a validation, or after a step: of all `steps` since the last one."""
-    from mlxdoctor.twin import ValidationRecord
-    from mlxdoctor.watch.monitor import LogRow
-
     if isinstance(told, ValidationRecord):
         return LogRow(told.iteration, {"val_loss": told.val_loss, "val_seconds": told.val_seconds})
     steps.append(told)

@@ -1,24 +1,24 @@
 """`mlxdoctor watch`: follow a running training, and raise the alarm early."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, output
 from mlxdoctor.cli.progress import ProgressLine
+from mlxdoctor.evidence.source import require_file
 from mlxdoctor.formats.escape import terminal
-
-if TYPE_CHECKING:
-    from mlxdoctor.watch.alarms import Alarm
-    from mlxdoctor.watch.follow import Ending
+from mlxdoctor.watch.alarms import Alarm
+from mlxdoctor.watch.follow import Ending, Follower
+from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
+from mlxdoctor.watch.hook import parse_hook, run_hook
+from mlxdoctor.watch.process import find_process, is_alive, stop
 
 
 @click.command(name="watch")
@@ -77,12 +77,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
       mlxdoctor watch train.log --exec "osascript -e 'display notification \\"look\\"'"
       mlxdoctor watch finished.log --no-follow
     """
-    from mlxdoctor.evidence.source import require_file
-    from mlxdoctor.watch.follow import Follower
-    from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
-    from mlxdoctor.watch.hook import parse_hook, run_hook
-    from mlxdoctor.watch.process import find_process, is_alive, stop
-
     words = parse_hook(hook) if hook is not None else None
     target = find_process(stop_pid) if stop_pid is not None else None
     follows = find_process(until_exit) if until_exit is not None else target
@@ -92,13 +86,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
     since = follows.create_time() if follows is not None else None
     growing = GrowingPipe(sys.stdin.fileno()) if str(log) == "-" else GrowingLog(log, since)
     with closing(growing), ProgressLine(lines=False) as progress:
-        follower = Follower(
-            growing,
-            iters,
-            patience,
-            notify=partial(say.line, is_result=False),
-            progress=progress,
-        )
+        notify = partial(say.line, is_result=False)
+        follower = Follower(growing, iters, patience, notify=notify, progress=progress)
         lives = {"is_alive": partial(is_alive, follows)} if follows is not None else {}
         ending = follower.run(idle_seconds=idle or math.inf, at_once=no_follow, **lives)
     if ending.alarm is not None:
@@ -143,15 +132,13 @@ class _Speaker:
         click.echo(terminal(f"By stopping now: {alarm.savings}."))
 
     def end(self, ending: Ending) -> None:
-        text = ending.reason
+        text, best = ending.reason, None if ending.best is None else ending.best.to_dict()
         if not self._is_json:
+            upto = f"{ending.reports:,} reports up to {ending.unit} {ending.step:,}"
             text += (
-                f"; no alarm in {ending.reports:,} reports up to {ending.unit} {ending.step:,}"
-                if ending.reports
-                else "; no report on training was found"
+                f"; no alarm in {upto}" if ending.reports else "; no report on training was found"
             )
             if ending.best is not None and ending.best.validations_since:
                 text += f"; {ending.best}"
-        best = ending.best.to_dict() if ending.best is not None else None
         counts: dict[str, Any] = {"reports": ending.reports, "step": ending.step, "best": best}
         self.line("end", text, **counts, broke_off=ending.is_broken_off)

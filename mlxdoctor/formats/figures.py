@@ -36,7 +36,6 @@ STYLE = {
     "grid.linewidth": 0.6,
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "savefig.dpi": "figure",
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
@@ -113,6 +112,7 @@ def draw(report: Report) -> dict[str, bytes]:
 def png(name: str, shown: Any) -> bytes:
     """What one figure shows, as PNG."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **STYLE}
     # To ask for a backend imports pyplot, which looks for one; figures here have their own canvas.
@@ -120,8 +120,9 @@ def png(name: str, shown: Any) -> bytes:
     buffer = io.BytesIO()
     # What is drawn looks the same whatever a user's matplotlibrc says.
     with mpl.rc_context(settings):
-        # Matplotlib would write its version into the file.
-        painted(name, shown).savefig(buffer, format="png", metadata={"Software": None})
+        canvas: Any = FigureCanvasAgg(painted(name, shown))
+        # `savefig` draws twice. Matplotlib would write its version into the file.
+        canvas.print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 

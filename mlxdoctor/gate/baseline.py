@@ -15,8 +15,7 @@ from mlxdoctor.evidence.source import read_bytes
 from mlxdoctor.safety.errors import InputError
 
 SCHEMA_VERSION = 2
-#: Share of the accepted figure by which a figure may differ: another machine or another version
-#: of a library changes it by less.
+#: Share of a figure by which it may differ: another machine or version changes it by less.
 BAND = 0.1
 
 
@@ -26,8 +25,6 @@ class Known:
 
     Attributes:
         path: the item, as `Policy.key` gives it.
-        code: the finding's code, for people who read the baseline.
-        fingerprint: a hash of code and place, without figures.
         file: SHA-256 of the item's files; "" if it has none.
         figures: names and values of the figures, sorted by name.
     """
@@ -54,10 +51,8 @@ class Known:
             return f"the baseline accepts {self.code} by other figures: {names}"
         for name, value in before.items():
             if abs(now[name] - value) > BAND * abs(value):
-                return (
-                    f"the baseline accepts {self.code} where {name} is {value:.4g}, and it is "
-                    f"{now[name]:.4g}"
-                )
+                was = f"the baseline accepts {self.code} where {name} is {value:.4g}"
+                return f"{was}, and it is {now[name]:.4g}"
         return ""
 
 

@@ -34,12 +34,9 @@ def run_gate(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> tuple[GateResult, frozenset[Known]]:
-    """Examine everything that `paths` names, and judge it by the policy.
+    """Examine everything that `paths` names; returns the result and the findings that are known.
 
     With `accept_all`, what fails an item becomes known, and what is gone is forgotten.
-
-    Returns:
-        The result, and the known findings that it was judged by.
 
     Raises:
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.
@@ -58,13 +55,12 @@ def run_gate(
             examined[number] = answer
         weighed, accepted = _judged(items, examined, policy, known, today, accept_all=accept_all)
     done = list(filter(None, weighed))
+    left_over = [item.path for item, made in zip(items, weighed, strict=True) if made is None]
     result = GateResult(
         items=tuple(item.item for item in done),
         policy=as_seen_here(str(policy.source)) if policy.source is not None else None,
         notices=tuple(notices(policy, done, today)),
-        unfinished=tuple(
-            item.path for item, judgement in zip(items, weighed, strict=True) if judgement is None
-        ),
+        unfinished=tuple(left_over),
     )
     return result, accepted
 
@@ -88,10 +84,10 @@ def _judged(
         else judge(item.path, result, policy, frozenset(own[policy.key(item.path)]), today)
         for item, result in zip(items, examined, strict=True)
     ]
-    if accept_all:
-        known = renewed(known, list(filter(None, weighed)))
-        return _judged(items, examined, policy, known, today, accept_all=False)
-    return weighed, known
+    if not accept_all:
+        return weighed, known
+    known = renewed(known, list(filter(None, weighed)))
+    return _judged(items, examined, policy, known, today, accept_all=False)
 
 
 def exit_code(items: Sequence[GateItem]) -> int:
@@ -106,10 +102,9 @@ def _needs_models(weighed: Weighed) -> bool:
     An update that is as large as the weights is what Lion or a high rank makes of a sound run, too;
     and a suspicion without an error is for the models to settle.
     """
-    if weighed.item.report is None:
-        return False
-    effects = map(load_causes().is_effect, (entry.code for entry in weighed.failing))
-    return weighed.item.status is not ItemStatus.FAILED or all(effects)
+    effects = all(load_causes().is_effect(entry.code) for entry in weighed.failing)
+    is_failed = weighed.item.status is ItemStatus.FAILED
+    return weighed.item.report is not None and (effects or not is_failed)
 
 
 def _examined(

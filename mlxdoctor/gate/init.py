@@ -9,40 +9,8 @@ from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.formats import escape
 from mlxdoctor.gate.targets import targets
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.tables import shipped_text
 from mlxdoctor.verdict import Verdict
-
-_POLICY = """\
-# A gate's policy. Checks that must have run, or an item is inconclusive: those that tell whether
-# training worked, and ran on all of these healthy runs:
-{runs}
-require = {require}
-
-# Whether models must have been run (--generate): files can't tell what it answers.
-require-generate = false
-
-# The least severity that fails an item: "info", "warning", "error" or "never".
-fail-on = "error"
-
-# What becomes of a run that is suspect: "pass", listed and counted, or "fail".
-suspect = "pass"
-
-# Known findings, by `mlxdoctor gate --write-baseline`, that do not fail an item.
-# baseline = "mlxdoctor-baseline.json"
-
-# Other rules for some paths, as in a .gitignore; what is not named here stays as above.
-#
-# [[override]]
-# paths = ["adapters/experimental/**"]
-# fail-on = "never"
-
-# A finding that is known and accepted: a reason is needed, paths and expires may be left out.
-#
-# [[ignore]]
-# code = "learning-rate.above-guideline"
-# paths = ["adapters/old/**"]
-# reason = "this model takes it"
-# expires = 2030-01-31
-"""
 
 
 def required_checks(
@@ -81,4 +49,5 @@ def policy_text(runs: Iterable[str], require: Iterable[str]) -> str:
     # A string in JSON is one in TOML too where nothing is escaped, as in names of checks.
     listed = "".join(f"    {json.dumps(name)},\n" for name in require)
     named = "\n".join(f"#   {escape.terminal(run)}" for run in runs)
-    return _POLICY.format(runs=named, require=f"[\n{listed}]" if listed else "[]")
+    template = shipped_text("mlxdoctor.gate", "policy_template.txt")
+    return template.format(runs=named, require=f"[\n{listed}]" if listed else "[]")

@@ -23,12 +23,9 @@ Patterns = Annotated[tuple[str, ...], "patterns"]
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for one item; the policy in `init.py` says what each is for.
+    """The rules for one item; `policy_template.txt` says what each is for.
 
-    Attributes:
-        require_generate: whether models must have shown that an adapter is better than its base
-            at its own rows.
-        fail: codes, or checks for all their codes, that fail it whatever their severity.
+    `fail` are codes, or checks for all their codes, that fail it whatever their severity.
     """
 
     require: tuple[str, ...] = ()
@@ -40,10 +37,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Ignore:
-    """A finding that is known and accepted, in these paths or everywhere, to the end of a day.
-
-    `code` may be a check, for all its codes.
-    """
+    """A finding, or all of a check, that is accepted in these paths, to the end of a day."""
 
     code: str
     reason: str
@@ -57,12 +51,7 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Policy:
-    """All of it.
-
-    Attributes:
-        root: the folder that paths are relative to.
-        overrides: paths, and the fields of `Rules` that are others there.
-    """
+    """All of it; paths are relative to `root`, and overrides name fields of `Rules`."""
 
     root: Path
     source: Path | None = None

@@ -47,8 +47,8 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     # A time of a day is a date, too.
     date | None: (
         "a day without quotes: 2030-01-31",
-        lambda value: type(value) is date,
-        lambda value: value,
+        lambda day: type(day) is date,
+        lambda day: day,
     ),
     Patterns: (
         'a list of paths, seen from the policy, without "!" or "#": ["adapters/old/**"]',
@@ -61,9 +61,7 @@ NAMED = {"require": "check", "fail": "code", "code": "code"}
 
 
 def find_policy(start: Path) -> Path | None:
-    """The nearest `mlxdoctor.toml`, or `pyproject.toml` with a `[tool.mlxdoctor]`.
-
-    Looked for in `start` and the folders above it; in one folder, `mlxdoctor.toml` wins.
+    """The nearest `mlxdoctor.toml`, or else `pyproject.toml` with a table of ours, from `start` up.
 
     Raises:
         InputError: a pyproject.toml on the way can't be read.
@@ -151,7 +149,14 @@ def _parsed(
     for key, value in stated.items():
         if key not in kinds:
             raise InputError(None, f"{where}{key} is an unknown key", _suggestion(key, kinds))
-        values[key.replace("-", "_")] = _value(value, kinds[key], f"{where}{key}")
+        # What is in no table is a Literal.
+        options = get_args(kinds[key])
+        one_of = (f"one of {', '.join(map(repr, options))}", options.__contains__, str)
+        wanted, fits, keep = KINDS.get(kinds[key], one_of)
+        if not fits(value):
+            problem = f"{where}{key} is {cut(repr(value), MAX_QUOTED)}"
+            raise InputError(None, problem, f"write {wanted}")
+        values[key.replace("-", "_")] = keep(value)
         if (about := NAMED.get(key)) is not None:
             for name in [value] if isinstance(value, str) else value:
                 if name not in names[about]:
@@ -160,22 +165,10 @@ def _parsed(
     return values
 
 
-def _value(value: Any, kind: Any, where: str) -> Any:
-    # What is in no table is a Literal.
-    options = get_args(kind)
-    one_of = (f"one of {', '.join(map(repr, options))}", options.__contains__, str)
-    wanted, fits, keep = KINDS.get(kind, one_of)
-    if not fits(value):
-        problem = f"{where} is {cut(repr(value), MAX_QUOTED)}"
-        raise InputError(None, problem, f"write {wanted}")
-    return keep(value)
-
-
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """What may have been meant by an unknown name, as the remedy of an error."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1)
-    if close:
+    if close := get_close_matches(name, known, n=1):
         return f"did you mean {close[0]!r}?"
     is_short = known and len(known) <= MAX_LISTED
     return f"known are {', '.join(known)}" if is_short else "see `mlxdoctor checks`"

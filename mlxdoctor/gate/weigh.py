@@ -23,8 +23,6 @@ ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
 _MISSING = 3
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
 _WITNESSES = ("learned-targets", "reach", "generation-effect")
-#: What `reach` sees, as a clause.
-_REACHED = "whether it learned as much as its rows teach"
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,9 @@ def judge(
     path: str, examined: Examined, policy: Policy, known: frozenset[Known], today: date
 ) -> Weighed:
     """Apply the policy to one item; `known` are the baseline's entries for it."""
-    if examined.report is None:
-        problem, seconds = (examined.problem,), examined.seconds
-        return Weighed(GateItem(path, ItemStatus.UNUSABLE, problem, seconds=seconds))
-    report = examined.report
-    key = policy.key(path)
+    report, seconds, key = examined.report, examined.seconds, policy.key(path)
+    if report is None:
+        return Weighed(GateItem(path, ItemStatus.UNUSABLE, (examined.problem,), seconds=seconds))
     rules = policy.rules_for(key)
     ignores = [
         ignore for ignore in policy.ignores if not ignore.paths or matches(ignore.paths, key)
@@ -95,7 +91,7 @@ def judge(
     looked = {outcome.check for outcome in report.outcomes if outcome.status in LOOKED}
     suppressions: tuple[Ignore | Known, ...] = (*ignores, *known)
     idle = {each for each in suppressions if each.code.split(".", 1)[0] in looked} - used
-    item = replace(_item(path, report, rules, gated, reopened), seconds=examined.seconds)
+    item = replace(_item(path, report, rules, gated, reopened), seconds=seconds)
     return Weighed(item, frozenset(used), frozenset(idle), frozenset(failing))
 
 
@@ -103,15 +99,16 @@ def notices(policy: Policy, judged: Sequence[Weighed], today: date) -> Iterator[
     """What is wrong with the policy, as far as the items tell, a sentence each."""
     idle = {suppression for judgement in judged for suppression in judgement.idle}
     idle -= {suppression for judgement in judged for suppression in judgement.used}
-    expired = [ignore for ignore in policy.ignores if ignore.has_expired(today)]
-    for ignore in expired:
-        yield (
-            f"{_called(ignore)} expired on {ignore.expires} and suppresses nothing any more: "
-            "remove it, or renew it with its reason"
-        )
-    for ignore in policy.ignores:
-        if ignore in idle and ignore not in expired:
-            yield f"{_called(ignore)} suppresses nothing: remove it"
+    for ignore in sorted(policy.ignores, key=lambda ignore: not ignore.has_expired(today)):
+        where = f" in {', '.join(ignore.paths)}" if ignore.paths else ""
+        suppression = f"the ignore of {ignore.code}{where}"
+        if ignore.has_expired(today):
+            yield (
+                f"{suppression} expired on {ignore.expires} and suppresses nothing any more: "
+                "remove it, or renew it with its reason"
+            )
+        elif ignore in idle:
+            yield f"{suppression} suppresses nothing: remove it"
     for entry in sorted(entry for entry in idle if isinstance(entry, Known)):
         yield (
             f"the baseline knows {entry.code} in {entry.path}, where it is gone: "
@@ -128,11 +125,7 @@ def renewed(known: frozenset[Known], judgements: Sequence[Weighed]) -> frozenset
 
 
 def _item(
-    path: str,
-    report: Report,
-    rules: Rules,
-    gated: Sequence[GatedFinding],
-    reopened: Sequence[str],
+    path: str, report: Report, rules: Rules, gated: Sequence[GatedFinding], reopened: Sequence[str]
 ) -> GateItem:
     fails = any(held.ruling == "fails" for held in gated)
     undecided = list(_undecided(report, rules))
@@ -146,10 +139,12 @@ def _item(
             and held.finding.severity is Severity.WARNING
             and held.finding.code.startswith("end-state.")
         ]
-    held_against = (held.finding for held in gated if held.ruling != "suppressed")
-    is_open = any(finding.severity is not Severity.INFO for finding in held_against)
+    is_open = any(
+        held.ruling != "suppressed" and held.finding.severity is not Severity.INFO for held in gated
+    )
     suspicion = headline(report) if report.suspected is not None and is_open else ""
-    if fails or (suspicion and rules.suspect == "fail"):
+    suspect = [suspicion] if suspicion and rules.suspect == "fail" else []
+    if fails or suspect:
         status = ItemStatus.FAILED
     elif report.unreadable and (
         report.planned is not None or report.verdict is not Verdict.HEALTHY
@@ -158,11 +153,11 @@ def _item(
         status = ItemStatus.UNUSABLE
     else:
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
-    suspect = [suspicion] if suspicion and rules.suspect == "fail" else []
     unexplained = (*reopened, *suspect, *report.unreadable, *undecided)
     item = GateItem(path, status, unexplained, report, tuple(gated))
-    passed = status is ItemStatus.PASSED
-    return replace(item, suspicion=suspicion, unseen=_unseen(report)) if passed else item
+    if status is not ItemStatus.PASSED:
+        return item
+    return replace(item, suspicion=suspicion, unseen=_unseen(report))
 
 
 def _undecided(report: Report, rules: Rules) -> Iterator[str]:
@@ -216,12 +211,7 @@ def _unseen(report: Report) -> tuple[str, ...]:
     if ROWS in missing:
         return ("needs its rows: whether it learned them",)
     return tuple(
-        f"{_REACHED}: {outcome.reason}"
+        f"whether it learned as much as its rows teach: {outcome.reason}"
         for outcome in report.outcomes
         if outcome.check == "reach" and outcome.arises and outcome.status not in LOOKED
     )
-
-
-def _called(ignore: Ignore) -> str:
-    where = f" in {', '.join(ignore.paths)}" if ignore.paths else ""
-    return f"the ignore of {ignore.code}{where}"

@@ -4,6 +4,7 @@ A watched process that an item kills is replaced, and the item is examined again
 killed it, so that its other findings are there.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -30,12 +31,7 @@ Finished = Callable[[int, Examined], None]
 
 @dataclass(frozen=True)
 class Workers:
-    """Who examines items.
-
-    Attributes:
-        most: items that are handed out at a time.
-        end: ends the work at once, whatever is being done.
-    """
+    """Who examines items, `most` at a time; `end` stops them, whatever they are doing."""
 
     submit: Callable[[Task], Future[Examined]]
     most: int
@@ -43,10 +39,7 @@ class Workers:
 
 
 def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
-    """Examine every task, whatever becomes of some, until that is interrupted.
-
-    `finished` is called for each, in the order in which they end.
-    """
+    """Examine every task until that is interrupted; `finished` is called as each ends."""
     running: dict[Future[Examined], int] = {}
     begun = 0
     try:
@@ -119,8 +112,6 @@ def cluster(address: str, function: Function = examine) -> Workers:
     Raises:
         InputError: Dask is not installed, or no scheduler answers.
     """
-    import importlib
-
     try:
         distributed = importlib.import_module("distributed")
     except ImportError:

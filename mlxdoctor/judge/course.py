@@ -1,7 +1,4 @@
-"""Where the losses of a log went, in sentences: what a reader of the log sees in it.
-
-First what the losses come to together, then a sentence for each.
-"""
+"""Where the losses of a log went, in sentences: what a reader of the log sees in it."""
 
 import math
 import re
@@ -87,6 +84,7 @@ _FEW_VALIDATIONS = (
     "can't show where it turned, if it did."
 )
 
+_BEGINS = "The log begins [in epoch {epoch:.3g}|at {unit} {first}]: how the run began is not in it."
 _SHORT = (
     "[What ends at {unit} {trial} shows that training runs, and little of what it learns|The log "
     "ends after {share:.1%} of a pass over the rows]."
@@ -121,32 +119,20 @@ def fell(first: float, last: float) -> bool:
 def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False) -> Iterator[Seen]:
     """A sentence for each loss, the validation loss first, for the test and for the other runs.
 
-    A validation loss that fell shows learning: it is not of the rows that are learned.
-
-    Args:
-        has_risen: whether it is told already that the validation loss rose.
-        is_told: whether it is told already what both losses come to.
+    A validation loss that fell shows learning: it is not of the rows that are learned. What is told
+    already is that it rose (`has_risen`), or what both losses come to (`is_told`).
     """
     segment = log.main
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")
     # An early validation says nothing of the end.
-    is_late = (
-        len(validation)
-        and len(training)
-        and 2 * validation.iterations[-1] >= training.iterations[-1]
-    )
+    is_both = len(validation) and len(training)
+    is_late = is_both and 2 * validation.iterations[-1] >= training.iterations[-1]
     held_out_last = validation.facts.last if is_late else None
     if len(training) and not segment.shows_start:
         epochs = segment.finite("epoch").facts
-        yield Seen(
-            "The log begins [in epoch {epoch:.3g}|at {unit} {first}]: how the run began is not in "
-            "it.",
-            {
-                "epoch": epochs.first if segment.axis == "row" and epochs.points else None,
-                "unit": segment.unit,
-                "first": int(training.iterations[0]),
-            },
-        )
+        epoch = epochs.first if segment.axis == "row" and epochs.points else None
+        first = int(training.iterations[0])
+        yield Seen(_BEGINS, {"epoch": epoch, "unit": segment.unit, "first": first})
     short = _too_short(log)
     if short:
         yield Seen(_SHORT, {"unit": segment.unit, **short})
@@ -301,20 +287,17 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         named["lacking"] = "" if is_lone else None
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
-    return Seen(
-        _LIES,
-        named
-        | {
-            "last": facts.last,
-            "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
-            "low": facts.lowest,
-            "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
-            "high": facts.highest,
-            "count": len(losses),
-            "last_at": named["last_at"] if len(losses) > 1 else None,
-            "of": of_all if len(losses) == 1 else None,
-        },
-    )
+    named |= {
+        "last": facts.last,
+        "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
+        "low": facts.lowest,
+        "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
+        "high": facts.highest,
+        "count": len(losses),
+        "last_at": named["last_at"] if len(losses) > 1 else None,
+        "of": of_all if len(losses) == 1 else None,
+    }
+    return Seen(_LIES, named)
 
 
 def _on_the_way(losses: Series) -> dict[str, Measurement]:

@@ -54,13 +54,10 @@ def held_out_scores(segment: Segment) -> dict[str, Series]:
 
 
 def start_of(segment: Segment) -> tuple[float, bool]:
-    """The untouched model's loss where the log has it, else the first that was reported.
+    """The untouched model's loss in nats, and True; where the log has none, its first, and False.
 
     A first report of the first iteration is the untouched model's on the rows trained on, which
     may be harder than those it was validated on.
-
-    Returns:
-        The loss in nats, and whether it is the untouched model's.
     """
     base, losses = segment.base_val_loss, segment.series["train_loss"]
     if base is not None and math.isfinite(base) and base > 0:

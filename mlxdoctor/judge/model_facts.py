@@ -29,9 +29,8 @@ class ModelFacts:
     """What is known of a base model.
 
     Attributes:
-        parameters: how many it has; None where that is not known.
-        size_from: what says so: "its files", "the log" or "its name"; empty where nothing does.
-        vocabulary: entries of its output layer; None where that is not known.
+        size_from: what says how many parameters: "its files", "the log" or "its name".
+        vocabulary: entries of its output layer.
     """
 
     parameters: float | None = None
@@ -43,18 +42,16 @@ def model_facts(
     config: TrainingConfig | None, log: TrainingLog | None, base: BaseModel | None
 ) -> ModelFacts:
     """Size and vocabulary of the model that a run was trained on, from the best that says so."""
+    if base is not None:
+        return ModelFacts(float(base.parameter_count), "its files", base.vocab_size)
     header = log.notes.header if log is not None else {}
     stated = (config and config.model) or header.get("model")
     in_command = _OF_COMMAND.search(header.get("command", ""))
     named = facts_of_name(stated or (in_command[1] if in_command else ""))
-    parameters, size_from = named.parameters, named.size_from
-    if log is not None and log.notes.trainable is not None and log.notes.trainable.total_millions:
-        parameters, size_from = log.notes.trainable.total_millions * 1e6, "the log"
-    vocabulary = named.vocabulary
-    if base is not None:
-        parameters, size_from = float(base.parameter_count), "its files"
-        vocabulary = base.vocab_size
-    return ModelFacts(parameters, size_from, vocabulary)
+    trainable = log.notes.trainable if log is not None else None
+    if trainable is not None and (millions := trainable.total_millions):
+        return ModelFacts(millions * 1e6, "the log", named.vocabulary)
+    return named
 
 
 def facts_of_name(name: str) -> ModelFacts:

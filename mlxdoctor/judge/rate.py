@@ -47,13 +47,8 @@ class Band:
 def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
     """The learning rate to try next, to two digits: the one that every advice gives.
 
-    A tenth or ten times as much where that is usual, else the middle of what is. A rate that is
-    to become lower never becomes higher by that, nor the other way round.
-
-    Args:
-        low: the lowest usual rate at the run's scale; 0 where none is known.
-        high: the highest; infinity where none is known.
-        lower: whether it is to become lower.
+    A tenth or ten times as much where that is usual (from `low` to `high`), else the middle of what
+    is. A rate that is to become lower never becomes higher by that, nor the other way round.
     """
     better = rate / 10 if lower else rate * 10
     if not low <= better <= high:
@@ -63,16 +58,14 @@ def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
 
 
 def better_scale(scale: float, rank: int | None, rate: float, band: Band) -> float:
-    """The scale in place of one that is an alpha: the alpha over the rank.
+    """The alpha over the rank in place of a scale that is an alpha.
 
-    It is mlx-lm's default where that quotient would still have the size of an alpha, or make
-    the run's rate an unusual one.
+    It is mlx-lm's default where that quotient is like an alpha, or makes the rate an unusual one.
     """
     usual = float(MLX_LM_LORA_DEFAULTS["scale"])
     meant = float(f"{scale / (rank or MLX_LM_LORA_DEFAULTS['rank']):.3g}")
-    if meant >= ALPHA_LIKE:
-        return usual
-    return usual if band.has(rate * usual) and not band.has(rate * meant) else meant
+    is_better = band.has(rate * usual) and not band.has(rate * meant)
+    return usual if meant >= ALPHA_LIKE or is_better else meant
 
 
 def usual_steps(config: TrainingConfig, base: BaseModel | None, log: TrainingLog | None) -> Band:
@@ -83,9 +76,7 @@ def usual_steps(config: TrainingConfig, base: BaseModel | None, log: TrainingLog
 
 
 def usual_rates(
-    config: TrainingConfig,
-    base: BaseModel | None,
-    log: TrainingLog | None = None,
+    config: TrainingConfig, base: BaseModel | None, log: TrainingLog | None = None
 ) -> tuple[float, float] | None:
     """The lowest and the highest usual learning rate at a run's scale.
 
@@ -100,9 +91,8 @@ def usual_rates(
 def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] | None:
     """The rate of updates 1 to `updates`, float64 (updates,); None where it can't be told.
 
-    Computed from the definitions of MLX's schedules, which are asked before an update is
-    counted: the first update has the rate of step 0. As in `mlx_lm.lora` a warm-up lasts one
-    step longer than its number says.
+    MLX's schedules are asked before an update is counted: the first has the rate of step 0. As in
+    `mlx_lm.lora` a warm-up lasts one step longer than its number says.
     """
     schedule = config.lr_schedule
     if schedule is None:
@@ -126,18 +116,18 @@ def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] |
 def _scheduled(
     schedule: Mapping[str, Any], arguments: Sequence[float], steps: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
-    name, count = schedule.get("name"), len(arguments)
-    values = list(map(float, arguments))
-    if name == "linear_schedule" and count == 3 and values[2] > 0:
-        return _linear(values[0], values[1], values[2], steps)
-    if name == "cosine_decay" and count in (2, 3) and values[1] > 0:
-        first, length, last = (*values, 0.0)[:3]
-        turned = np.cos(math.pi * np.minimum(steps, length) / length)
-        return np.asarray(last + 0.5 * (1.0 + turned) * (first - last))
-    if name == "exponential_decay" and count == 2:
-        return np.asarray(values[0] * np.power(values[1], steps))
-    if name == "step_decay" and count == 3 and values[2] > 0:
-        return np.asarray(values[0] * np.power(values[1], steps // values[2]))
+    stated: list[Any] = [schedule.get("name"), *map(float, arguments)]
+    match stated:
+        case "linear_schedule", first, last, length if length > 0:
+            return _linear(first, last, length, steps)
+        case "cosine_decay", first, length, *rest if length > 0 and len(rest) < 2:
+            last = rest[0] if rest else 0.0
+            turned = np.cos(math.pi * np.minimum(steps, length) / length)
+            return np.asarray(last + 0.5 * (1.0 + turned) * (first - last))
+        case "exponential_decay", first, factor:
+            return np.asarray(first * np.power(factor, steps))
+        case "step_decay", first, factor, length if length > 0:
+            return np.asarray(first * np.power(factor, steps // length))
     return None
 
 

@@ -42,22 +42,15 @@ def fix_for(
 
 def config_diff(config: TrainingConfig, stated: str, changed: str) -> str:
     """A unified diff from the text of a configuration to that of a changed one."""
-    diff = difflib.unified_diff(
-        stated.splitlines(),
-        changed.splitlines(),
-        fromfile=config.path.name,
-        tofile=f"{config.path.name} (fixed)",
-        lineterm="",
-        n=1,
-    )
-    return "\n".join(diff)
+    texts = (stated.splitlines(), changed.splitlines())
+    names = (config.path.name, f"{config.path.name} (fixed)")
+    return "\n".join(difflib.unified_diff(*texts, *names, lineterm="", n=1))
 
 
 def value_in_force(config: TrainingConfig, key: str) -> Any:
     """The value in force: as stated, or mlx-lm's default for it."""
-    if hasattr(config, key.rsplit(".", 1)[-1]):
-        return getattr(config, key.rsplit(".", 1)[-1])
-    return value_at(config.values, key)
+    name = key.rsplit(".", 1)[-1]
+    return getattr(config, name) if hasattr(config, name) else value_at(config.values, key)
 
 
 def _changed(before: Any, change: Change, usual: tuple[float, float] | None) -> Any:

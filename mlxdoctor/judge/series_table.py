@@ -28,10 +28,8 @@ class AlarmRule:
     """When a sign is an alarm in a training that still runs.
 
     Attributes:
-        kind: of the alarm.
         newest: what the newest value must be for the column to be looked at: "not-finite", "zero",
             "same" as the one before, or "high" or "low" among the last.
-        least: bounds of the column's figures; one of several must hold.
         onset: the figure that says at which iteration it began.
     """
 
@@ -70,11 +68,7 @@ class Pattern:
 
 
 class Columns:
-    """Columns of a log, each described when its figures are first asked for.
-
-    Args:
-        more: figures of a column beside those of its values.
-    """
+    """Columns of a log, each described when first asked for; `more` gives a column more figures."""
 
     def __init__(self, series: Mapping[str, Series], more: Callable[[str], Figures]) -> None:
         self._series = {name: column for name, column in series.items() if len(column)}
@@ -102,8 +96,7 @@ class SeriesTable:
     """The entries of a table.
 
     Attributes:
-        patterns: those that say when they hold.
-        symptoms: code -> what it stands for, as a check declares it; of all entries.
+        symptoms: code -> what it stands for; of all entries, not of those with a pattern alone.
         words: what a column measures, in the words of a sentence.
     """
 
@@ -116,32 +109,19 @@ class SeriesTable:
         """Read a table that lies beside the checks: "series_facts.toml"."""
         document = dict(shipped("mlxdoctor.checks", name))
         words = document.pop("words", {})
-        symptoms = {
-            code: Symptom(
-                entry["meaning"],
-                Severity(entry["severity"]),
-                entry["expected"],
-                entry.get("fix", ""),
-                entry["says"],
-            )
-            for code, entry in document.items()
-        }
-        patterns = tuple(
-            _pattern(code, entry, symptoms[code])
-            for code, entry in document.items()
-            if "series" in entry
-        )
-        return cls(patterns, symptoms, words)
+        symptoms: dict[str, Symptom] = {}
+        patterns = []
+        for code, entry in document.items():
+            texts = {key: entry.get(key, "") for key in ("expected", "fix", "says")}
+            symptoms[code] = Symptom(entry["meaning"], Severity(entry["severity"]), **texts)
+            if "series" in entry:
+                patterns.append(_pattern(code, entry, symptoms[code]))
+        return cls(tuple(patterns), symptoms, words)
 
     def signs(
         self, columns: Columns, unit: str, looked_at: frozenset[str] = frozenset()
     ) -> Iterator[Sign | Unsought]:
-        """Hold columns against the table.
-
-        Args:
-            unit: what the log counts: "iteration".
-            looked_at: columns that the general patterns leave to other checks.
-        """
+        """Hold columns against the table; general patterns leave those `looked_at` to others."""
         named = {name for pattern in self.patterns for name in pattern.series} | looked_at
         for pattern in self.patterns:
             names = [name for name in pattern.series if name in columns.names]
@@ -169,10 +149,8 @@ class SeriesTable:
             if excuse and reaches_any(excuse, tuple({**since, **each} for each in bounds)):
                 return None
         severity = pattern.symptom.severity
-        if reaches_any(own, pattern.error):
-            severity = Severity.ERROR
-        elif reaches_any(own, pattern.warning):
-            severity = Severity.WARNING
+        severity = Severity.WARNING if reaches_any(own, pattern.warning) else severity
+        severity = Severity.ERROR if reaches_any(own, pattern.error) else severity
         values = {**own, "series": self._words(name), "unit": unit, "onset": onset}
         shown = pattern.shown | {figure for figure in own if figure.startswith(ADVISED)}
         for other in columns.names - {name}:
@@ -223,11 +201,11 @@ def reaches_any(own: Figures, alternatives: tuple[Bounds, ...]) -> bool:
 
 def _reaches(own: Figures, bounds: Bounds, *, above: bool = True) -> bool:
     """Whether all these figures are there, and at least, or at most, what the bounds say."""
-    for name, bound in bounds.items():
-        value = own.get(name)
-        if not isinstance(value, int | float) or not (value >= bound if above else value <= bound):
-            return False
-    return True
+    return all(
+        isinstance(value := own.get(name), int | float)
+        and (value >= bound if above else value <= bound)
+        for name, bound in bounds.items()
+    )
 
 
 def figures(series: Series) -> dict[str, Measurement]:

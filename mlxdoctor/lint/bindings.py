@@ -39,7 +39,6 @@ class Index:
     """The nodes of a tree in source order, and what they bind.
 
     Attributes:
-        nodes: every node.
         number: node -> its place in `nodes`.
         ends: where the nodes below the one at the same place end.
         parents: node -> the node it is part of.

@@ -16,21 +16,19 @@ from mlxdoctor.lint.rule import Rule, rules
 
 def text(hits: Sequence[Hit]) -> str:
     """One hit a line, `file:line:column: severity [code] message`, and the line below it."""
-    lines = []
+    lines: list[str] = []
     for hit in hits:
         place = f"{hit.path}:{hit.line}:{hit.column}"
-        lines.append(terminal(f"{place}: {hit.severity.value} [{hit.code}] {hit.message}"))
-        if hit.text:
-            lines.append(terminal(f"    {hit.text}"))
-    return "".join(f"{line}\n" for line in lines)
+        lines.append(f"{place}: {hit.severity.value} [{hit.code}] {hit.message}")
+        lines += [f"    {hit.text}"] if hit.text else []
+    return "".join(f"{terminal(line)}\n" for line in lines)
 
 
 def to_json(hits: Sequence[Hit]) -> str:
     """A list of objects."""
     rows = [asdict(hit) | {"path": hit.path.as_posix()} for hit in hits]
-    for row in rows:
-        del row["text"]
-    return strict_json.render(rows)
+    shown = [{key: row[key] for key in row if key != "text"} for row in rows]
+    return strict_json.render(shown)
 
 
 def sarif(hits: Sequence[Hit]) -> str:
@@ -49,33 +47,22 @@ def sarif(hits: Sequence[Hit]) -> str:
 
 
 def _sarif_rule(documented: Rule) -> dict[str, Any]:
-    text = f"{documented.documentation}\n\nInstead of:\n{documented.bad}\nwrite:\n{documented.good}"
-    bad, good = (fenced(example, "python") for example in (documented.bad, documented.good))
-    markdown = f"{documented.documentation}\n\nInstead of:\n\n{bad}\n\nwrite:\n\n{good}\n"
-    return rule(
-        documented.code,
-        documented.title,
-        documented.documentation,
-        text=text,
-        markdown=markdown,
-        level=LEVELS[documented.severity.value],
-    )
+    said, bad, good = documented.documentation, documented.bad, documented.good
+    text = f"{said}\n\nInstead of:\n{bad}\nwrite:\n{good}"
+    bad, good = fenced(bad, "python"), fenced(good, "python")
+    markdown = f"{said}\n\nInstead of:\n\n{bad}\n\nwrite:\n\n{good}\n"
+    texts = {"text": text, "markdown": markdown, "level": LEVELS[documented.severity.value]}
+    return rule(documented.code, documented.title, said, **texts)
 
 
 def github(hits: Sequence[Hit]) -> str:
     """Workflow commands that annotate the lines of a pull request."""
-    return "".join(
-        command(
-            KINDS[hit.severity.value],
-            [hit.message],
-            file=in_checkout(hit.path) or hit.path.as_posix(),
-            line=hit.line,
-            endLine=hit.end_line,
-            col=hit.column,
-            title=hit.code,
-        )
-        for hit in hits
-    )
+    commands = ""
+    for hit in hits:
+        kind, file = KINDS[hit.severity.value], in_checkout(hit.path) or hit.path.as_posix()
+        lines: dict[str, int] = {"line": hit.line, "endLine": hit.end_line, "col": hit.column}
+        commands += command(kind, [hit.message], file=file, **lines, title=hit.code)
+    return commands
 
 
 #: What `--format` calls them.

@@ -25,15 +25,7 @@ _SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist"})
 
 @dataclass(frozen=True)
 class Hit:
-    """One place in a file.
-
-    Attributes:
-        code: the rule's, or one of the linter's own.
-        line, column: where it begins, from 1.
-        end_line: where it ends.
-        message: one sentence.
-        text: the line itself.
-    """
+    """One place in a file, counted from 1; the code is a rule's or the linter's own."""
 
     code: str
     severity: Severity
@@ -63,8 +55,8 @@ def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
     for code in select:
         if code not in by_code:
             close = get_close_matches(code, by_code, n=1)
-            listed = "`mlxdoctor lint --rules` lists them"
-            remedy = f"did you mean {close[0]!r}?" if close else listed
+            remedy = "`mlxdoctor lint --rules` lists them"
+            remedy = f"did you mean {close[0]!r}?" if close else remedy
             raise InputError(None, f"{code!r} is no rule", remedy)
     chosen = tuple(by_code[code] for code in select) or rules()
     files = _files(paths)
@@ -97,11 +89,7 @@ def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> 
 
 
 def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = True) -> list[Hit]:
-    """The hits in one file; one that does not use MLX has none.
-
-    Args:
-        whole: whether all rules are asked, so that an unused suppression can be told.
-    """
+    """The hits in one file, none where it does not use MLX; if `whole`, of unused ignores, too."""
     asked = chosen if uses_mlx(source.text) else ()
     hits = [hit for rule in asked for hit in _hits(source, rule)]
     ignores = _ignores(source)
@@ -154,13 +142,12 @@ def _about_ignores(
 ) -> Iterator[Hit]:
     """The suppressions that suppress nothing or give no reason."""
     for (line, code), reason in ignores.items():
-        place, text = (source.path, line, 1, line), source.lines[line - 1].strip()
-        if whole and (line, code) not in used:
-            message = f"nothing is found here that ignore[{code}] could suppress"
-            yield Hit(UNUSED, Severity.WARNING, *place, message, text)
-        elif not reason:
-            message = f"ignore[{code}] gives no reason"
-            yield Hit(WITHOUT_REASON, Severity.WARNING, *place, message, text)
+        kind, message = WITHOUT_REASON, f"ignore[{code}] gives no reason"
+        if is_unused := whole and (line, code) not in used:
+            kind, message = UNUSED, f"nothing is found here that ignore[{code}] could suppress"
+        if is_unused or not reason:
+            text = source.lines[line - 1].strip()
+            yield Hit(kind, Severity.WARNING, source.path, line, 1, line, message, text)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:

@@ -1,8 +1,7 @@
 """What a rule is, and how rules are found.
 
 A rule is a function in a module of `mlxdoctor/lint/rules` that is decorated by `@rule`: it gets a
-parsed file and yields the nodes at fault. Its docstring is the rule's documentation; the examples,
-a bad and a good one, are shown with it and run by a test.
+parsed file and yields the nodes at fault. A test runs its examples.
 """
 
 import ast
@@ -22,16 +21,9 @@ Finder = Callable[[SourceFile], Hits]
 
 @dataclass(frozen=True)
 class Rule:
-    """One known mistake.
+    """One known mistake, called as the function that finds it, whose docstring documents it.
 
-    Attributes:
-        code: its name, from the function's.
-        title: the first line of the function's docstring.
-        documentation: the rest of it.
-        severity: what a hit means: an error never trains as intended.
-        bad: source with the mistake.
-        good: the same without it.
-        find: gives the hits in a file.
+    An error never trains as intended. `bad` is source with the mistake, `good` the same without.
     """
 
     code: str
@@ -43,16 +35,8 @@ class Rule:
     find: Finder
 
 
-def rule(
-    severity: Severity,
-    bad: str,
-    good: str | Mapping[str, str],
-) -> Callable[[Finder], Rule]:
-    """Make a rule of the function that finds it; see `Rule`.
-
-    Args:
-        good: the good example, or what stands in it instead of parts of the bad one.
-    """
+def rule(severity: Severity, bad: str, good: str | Mapping[str, str]) -> Callable[[Finder], Rule]:
+    """Make a rule of the function that finds it; `good` may replace parts of the bad example."""
     mended = good if isinstance(good, str) else bad
     for part, instead in good.items() if not isinstance(good, str) else ():
         mended = mended.replace(part, instead)

@@ -58,11 +58,9 @@ class SourceFile:
                 warnings.simplefilter("ignore")
                 tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            reason = (
-                f": {error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-            )
-            problem = f"is not valid Python {python}{reason}"
+            problem = "is not valid Python {}.{}".format(*sys.version_info)
+            if isinstance(error, SyntaxError):
+                problem += f": {error.msg} (line {error.lineno})"
             raise InputError(path, problem, "name Python files") from None
         index = index_of(tree, current().source_nodes)
         if index is None:
@@ -73,8 +71,6 @@ class SourceFile:
     def lines(self) -> tuple[str, ...]:
         """The lines, without line breaks."""
         return tuple(self.text.splitlines())
-
-    # Where nodes are.
 
     @overload
     def of(self, kind: type[_A], /, *, within: ast.AST | None = None) -> Iterator[_A]: ...
@@ -119,8 +115,6 @@ class SourceFile:
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that a node is in, or the module."""
         return self.index.above(node, Function) or self.tree
-
-    # What names mean.
 
     @cached_property
     def imports(self) -> Mapping[str, str]:
@@ -200,10 +194,9 @@ class SourceFile:
         Names, attributes of `self`, both sides of `a if c else b`, and elements of tuples that are
         unpacked are followed; a parameter or the variable of a loop stands for itself.
         """
-        known = self._values_known.get((node, steps))
-        if known is None:
-            known = self._values_known[node, steps] = self._follow(node, steps)
-        return known
+        if (node, steps) not in self._values_known:
+            self._values_known[node, steps] = self._follow(node, steps)
+        return self._values_known[node, steps]
 
     def _follow(self, node: ast.expr, steps: int) -> list[ast.expr]:
         if not steps:
@@ -296,8 +289,6 @@ class SourceFile:
         """Whether an expression is one of these names, wherever it is re-exported from."""
         return canonical(self.name_of(node)) in map(canonical, names)
 
-    # Calls and functions.
-
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
         """Calls of these: `mlx.core.eval`, `.freeze` for a method, `*.train` from anywhere."""
         calls = {call for name in names for call in self._calls_by_name.get(canonical(name), ())}
@@ -328,8 +319,7 @@ class SourceFile:
     def function(self, node: ast.AST) -> Function | None:
         """The function of this file that an expression is: by a name, as a method, as a lambda.
 
-        `mx.compile(f)` is f. Of two functions with one name, which is meant
-        cannot be told.
+        `mx.compile(f)` is f. Of two functions with one name, which is meant cannot be told.
         """
         functions, waiting, seen = dict[Function, None](), [node], set[ast.AST]()
         while waiting:
@@ -354,13 +344,12 @@ class SourceFile:
 
     def _methods(self, node: ast.expr) -> list[Binding]:
         """The method that an attribute is; of anything but `self` the one of that name."""
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        held = node.value if isinstance(node, ast.Attribute) else None
+        if not isinstance(held, ast.Name) or held.id in self.imports:
             return []
-        if node.value.id in self.imports:
-            return []
-        own = node.value.id in {"self", "cls"}
+        own = held.id in {"self", "cls"}
         classes = [self.index.above(node, ast.ClassDef)] if own else list(self.of(ast.ClassDef))
-        methods = [self.index.names.get(m, {}).get(node.attr, [])[-1:] for m in classes if m]
+        methods = [self.index.names.get(m, {}).get(last_name(node), [])[-1:] for m in classes if m]
         methods = [method for method in methods if method]
         return methods[0] if len(methods) == 1 else []
 
@@ -373,8 +362,6 @@ class SourceFile:
             for node in self.of(ast.Return, within=function)
             if node.value is not None and self.scope(node) is function
         ]
-
-    # Training.
 
     def differentiated(self) -> Iterator[tuple[ast.Call, Function, str]]:
         """Calls of `mx.value_and_grad` and `mx.grad`: the loss, and its parameter they go by."""

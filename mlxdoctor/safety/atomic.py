@@ -6,12 +6,11 @@ from pathlib import Path
 
 from mlxdoctor.safety.errors import InputError
 
+_ANOTHER = "name another folder (on the command line with --output)"
+
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, in place of one that may be there.
-
-    It is written beside and renamed. A process that is killed may leave what it had
-    written under a name that begins with a dot.
+    """Write a file beside the old one and rename it; a kill may leave it under a dotted name.
 
     Raises:
         OSError: it can't be written; nothing is left behind, and the old file is untouched.
@@ -37,11 +36,8 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
     for path in inspected:
         root = path.resolve()
         if root.is_dir() and target.is_relative_to(root):
-            raise InputError(
-                folder,
-                f"lies inside the inspected folder {path}, in which nothing is written",
-                "name another folder (on the command line with --output)",
-            )
+            problem = f"lies inside the inspected folder {path}, in which nothing is written"
+            raise InputError(folder, problem, _ANOTHER)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
@@ -62,9 +58,5 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
         for name in set(stale) - set(files):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(
-            folder,
-            f"cannot be written ({error.strerror})",
-            "name another folder (on the command line with --output)",
-        ) from None
+        raise InputError(folder, f"cannot be written ({error.strerror})", _ANOTHER) from None
     return written

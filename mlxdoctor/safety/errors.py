@@ -9,10 +9,9 @@ if TYPE_CHECKING:
 class InputError(Exception):
     """A file or option that cannot be used.
 
-    `str(error)` is one sentence for the user: what is wrong, in which file,
-    and what to do. The command line prints it and exits with 2; diagnosis
-    records it as missing evidence and goes on with the rest. `frames` are the last lines
-    of the user's own code, where that is what cannot be used.
+    `str(error)` is one sentence for the user: what is wrong, in which file, and what to do. The
+    command line prints it and exits with 2; diagnosis records it as missing evidence and goes on.
+    `frames` are the last lines of the user's own code, where that is what cannot be used.
     """
 
     def __init__(

@@ -27,8 +27,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     The clock is the process's alarm, which only the main thread can set: in another
     thread, and where the system has no such alarm, the body runs without a limit.
     An alarm that was set before and is due earlier stays in charge; a later one is put
-    off until the body has ended. A library that computes without returning to Python is
-    stopped when it returns.
+    off until the body has ended. A library is stopped when it returns to Python.
 
     Raises:
         TimeLimitExceeded: it took longer.
@@ -69,8 +68,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 def memory_limit(size: int) -> Iterator[None]:
     """Let this process grow by so many bytes at most in the body: more is a `MemoryError`.
 
-    Only Linux limits the addresses of a process. Elsewhere nothing is limited here; the parent
-    of a watched process limits its memory on every system (`watched`).
+    Only Linux limits the addresses of a process; elsewhere the watching parent has to do.
     """
     if sys.platform != "linux":
         yield

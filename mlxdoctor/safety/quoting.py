@@ -43,14 +43,8 @@ def visible(text: str, *, keep_newlines: bool = False) -> str:
 
 
 def quoted(text: str, limit: int = MAX_QUOTED) -> str:
-    """`text` between quotation marks, in one line, with invisible characters spelled out.
-
-    Args:
-        text: from a training row, an output, a prompt or a log line.
-        limit: characters of it that are shown.
-    """
-    shown = text if len(text) <= limit else f"{text[:limit]}…"
-    inside = visible(shown)
+    """Text of a run between quotation marks, in one line, with invisible characters spelled out."""
+    inside = visible(text if len(text) <= limit else f"{text[:limit]}…")
     for mark in (OPENING, CLOSING):
         inside = inside.replace(mark, '"')
     return f"{OPENING}{inside}{CLOSING}"

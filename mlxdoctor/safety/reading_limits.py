@@ -80,10 +80,7 @@ def _parsed(text: str) -> ReadingLimits:
 
 
 def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> ReadingLimits:
-    """Limits with the stated `NAME=VALUE` set; values may end in K, M, G or T.
-
-    Args:
-        where: the option or variable that states them, for the error.
+    """Limits with the `NAME=VALUE` set that `where` states; values may end in K, M, G or T.
 
     Raises:
         InputError: there is no such limit, or the value is no positive number.
@@ -94,28 +91,20 @@ def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> Rea
         if name not in NAMES or not equals:
             known = ", ".join(f"{each.name}={each.default:,}" for each in fields(ReadingLimits))
             raise InputError(None, f"{where} {one!r} names no limit", f"there are {known}")
-        changed: dict[str, Any] = {name: _number(name, value, where)}
+        match = _VALUE.fullmatch(value.strip())
+        number = float(match[1]) * _SUFFIXES[match[2].upper()] if match else math.nan
+        if not 0 < number < 2**62:
+            problem = f"{where} {name}={value} is no positive number"
+            raise InputError(None, problem, "write it as 300, 64M or 2G")
+        is_float = isinstance(getattr(ReadingLimits, name), float)
+        changed: dict[str, Any] = {name: number if is_float else max(1, round(number))}
         limits = replace(limits, **changed)
     return limits
 
 
-def _number(name: str, text: str, where: str) -> int | float:
-    match = _VALUE.fullmatch(text.strip())
-    value = float(match[1]) * _SUFFIXES[match[2].upper()] if match else math.nan
-    if not 0 < value < 2**62:
-        raise InputError(
-            None, f"{where} {name}={text} is no positive number", "write it as 300, 64M or 2G"
-        )
-    return value if isinstance(getattr(ReadingLimits, name), float) else max(1, round(value))
-
-
 @contextmanager
 def using(stated: Iterable[str]) -> Iterator[None]:
-    """Set limits while something is read, here and in processes started meanwhile.
-
-    Raises:
-        InputError: as `with_values`.
-    """
+    """Set limits while something is read, here and in processes started meanwhile."""
     before, stated = os.environ.get(VARIABLE, ""), tuple(stated)
     with_values(current(), stated, "--limit")
     os.environ[VARIABLE] = ",".join((before, *stated))
@@ -127,9 +116,5 @@ def using(stated: Iterable[str]) -> Iterator[None]:
 
 def exceeded(path: Path | str | None, problem: str, name: str) -> InputError:
     """The error for what goes beyond a limit: `problem`, the limit, and how to raise it."""
-    value = getattr(current(), name)
-    return InputError(
-        path,
-        f"{problem}, over the limit {name} of {value:,}",
-        f"if you trust it, raise that with --limit {name}=N",
-    )
+    problem = f"{problem}, over the limit {name} of {getattr(current(), name):,}"
+    return InputError(path, problem, f"if you trust it, raise that with --limit {name}=N")

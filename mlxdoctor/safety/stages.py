@@ -3,8 +3,6 @@
 A library in C may crash, hang or fill the memory, and nothing in the process that called it can
 say so. Where a program is watched (see `watched`), each thing that is done is a *stage*: entering
 it writes its name and its limits into a page of memory that is shared with the watching parent.
-Where nobody watches, a stage costs a comparison.
-
 What the parent stopped may be left out when the work is begun again: entering that stage then
 raises `StageStopped` with the parent's sentence.
 """
@@ -36,8 +34,7 @@ VARIABLE = "MLXDOCTOR_WATCHED"
 MODELS = "running the models"
 #: Bytes of a page; stages within stages that are written down; characters of a name.
 PAGE, DEPTH, NAME = 1 << 14, 12, 190
-#: A Ctrl-C that comes so soon after another (seconds) is the same one: the terminal sends it to
-#: the child and to its parent, which passes it on.
+#: A Ctrl-C so soon after another (seconds) is the same: terminal and parent send it to the child.
 SAME_INTERRUPT = 1.0
 
 
@@ -59,14 +56,7 @@ class StageStopped(InputError):  # noqa: N818 - what became of a stage
 
 
 class Frame(NamedTuple):
-    """A stage as the parent reads it.
-
-    Attributes:
-        serial: different whenever a stage is entered.
-        name: a clause: "reading the tokenizer of base".
-        limit: the reading limit that raises its seconds; empty where none does.
-        busy, wall: seconds that it may be busy, and that it may take.
-    """
+    """A stage as the parent reads it; `serial` differs whenever one is entered."""
 
     serial: int
     kind: int
@@ -77,12 +67,10 @@ class Frame(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What a watched process says of itself.
+    """What a watched process says of itself, once it `is_watched`.
 
     Attributes:
-        is_watched: whether it has begun to say anything.
         code: its exit code, once it has ended of its own will.
-        has_models: whether it has loaded a model.
         weights: bytes of the files of weights that it has opened.
         growth: bytes that a stage may grow by.
         frames: the stages that it is in, the innermost last.
@@ -97,11 +85,7 @@ class Notes(NamedTuple):
 
 
 class Page:
-    """Memory that a watched process writes and its parent reads.
-
-    Args:
-        descriptor: of a file of `PAGE` bytes.
-    """
+    """Memory that a watched process writes and its parent reads: a file of `PAGE` bytes."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, PAGE)
@@ -133,7 +117,7 @@ class Stage(NamedTuple):
 
     Attributes:
         name: a clause that begins a sentence: "reading the tokenizer of base".
-        limit: the name of the reading limit that says how many seconds it may be busy.
+        limit: the reading limit that says how many seconds it may be busy; "" for none.
         wall: seconds that it may take whether it is busy or not.
     """
 

@@ -6,11 +6,8 @@ The environment is the one that chat templates are written for
 `generation` block exist.
 
 Jinja's sandbox keeps templates from Python's internals and bounds `range`. Time and memory are
-limited from outside (`limits`, and the watching parent, see `watched`). What C computes in one call
-and nothing interrupts, as the comparison of lists nested sixty deep, only that parent ends. Huge
-whole numbers are refused here.
-
-Imports Jinja2, which most runs do without.
+limited from outside (`limits`, and the watching parent, see `watched`); huge whole numbers are
+refused here. Imports Jinja2, which most runs do without.
 """
 
 import json
@@ -22,8 +19,7 @@ import jinja2.ext
 import jinja2.sandbox
 from jinja2 import nodes
 
-#: Bits of the largest whole number that a template may compute: templates count messages. A power
-#: of small numbers fills the memory where the system limits none.
+#: Bits of the largest number that a template may compute: a power of small ones fills the memory.
 MAX_BITS = 4096
 
 

@@ -14,12 +14,9 @@ FIRST_STAGE = 4
 
 
 class TimeBudget:
-    """Seconds that are divided among what asks models; it begins when it is made.
+    """Seconds of a diagnosis that are divided among what asks models; None for no limit.
 
-    Args:
-        seconds: of the whole diagnosis, most of which models may take; None for as long as it
-            takes.
-        clock: seconds that only ever rise.
+    It begins when it is made.
     """
 
     def __init__(
@@ -36,10 +33,9 @@ class TimeBudget:
 
     @property
     def left_for_training(self) -> float:
-        """Seconds that training may take: until twice the budget is over.
+        """Seconds that training may take, which has as long again as what only asks models.
 
-        It has as long again as what only asks models; `DEFAULT_SECONDS` where there is no limit,
-        since what it searches has no end of its own.
+        `DEFAULT_SECONDS` where there is no limit: what it searches has no end of its own.
         """
         return DEFAULT_SECONDS if self.seconds is None else self._until(2 * self.seconds)
 
@@ -59,8 +55,7 @@ class TimeBudget:
         Args:
             costs: of each item, in any unit: tokens, say.
             share: of what is left, that these items may take.
-            first: items of the first stage.
-            growth: items of each further stage, as a multiple of those before it.
+            first: items of the first stage; each further one is `growth` times as large.
         """
         allowed = share * self.left
         begun = self._clock()
@@ -81,9 +76,8 @@ class TimeBudget:
     @property
     def spent(self) -> str:
         """Why something was not measured at all, as a clause; and what to do."""
-        return (
-            f"the time budget of {self.seconds or 0:g} s was spent before; raise it with --budget"
-        )
+        total = f"{self.seconds or 0:g} s"
+        return f"the time budget of {total} was spent before; raise it with --budget"
 
     def said(self, done: int, total: int, what: str) -> str:
         """What was left out, as a clause; empty where nothing was."""

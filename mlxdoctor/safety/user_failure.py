@@ -55,19 +55,16 @@ def failure_of(error: BaseException) -> UserFailure:
         return UserFailure(what, (f"{_short(error.filename)}:{error.lineno}",))
     frames = list(traceback.extract_tb(error.__traceback__))
     theirs = [frame for frame in frames if _is_theirs(frame.filename)]
-    return UserFailure(what, tuple(map(_shown, (theirs or frames[-1:])[-FRAMES:])))
+    shown = []
+    for frame in (theirs or frames[-1:])[-FRAMES:]:
+        code = f": {quoted(frame.line, MAX_LINE)}" if frame.line else ""
+        shown.append(f"{_short(frame.filename)}:{frame.lineno} in {frame.name}{code}")
+    return UserFailure(what, tuple(shown))
 
 
 @contextmanager
 def kept_running(what: str) -> Iterator[None]:
-    """While the context lasts, code of the user's that ends the program raises instead.
-
-    Args:
-        what: whose code it is, as the sentence begins: "trainer.py:parts".
-
-    Raises:
-        UserCodeError: it called `sys.exit`, or raised what is no `Exception`.
-    """
+    """Raise `UserCodeError` where code that `what` names, "trainer.py:parts", ends the program."""
     try:
         yield
     except BaseException as error:
@@ -75,12 +72,9 @@ def kept_running(what: str) -> Iterator[None]:
             raise
         failure = failure_of(error)
         called = f"SystemExit: {error.code}" if isinstance(error, SystemExit) else failure.what
-        raise UserCodeError(
-            None,
-            f"{what} ends the program ({called}, at {failure.place})",
-            "let it return, or raise an error",
-            failure.frames,
-        ) from error
+        problem = f"{what} ends the program ({called}, at {failure.place})"
+        remedy = "let it return, or raise an error"
+        raise UserCodeError(None, problem, remedy, failure.frames) from error
 
 
 def _is_theirs(file: str) -> bool:
@@ -95,11 +89,6 @@ def _installed() -> tuple[str, ...]:
 
     paths = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
     return tuple({str(Path(path).resolve()) + os.sep for path in paths})
-
-
-def _shown(frame: traceback.FrameSummary) -> str:
-    code = f": {quoted(frame.line, MAX_LINE)}" if frame.line else ""
-    return f"{_short(frame.filename)}:{frame.lineno} in {frame.name}{code}"
 
 
 def _short(file: str) -> str:

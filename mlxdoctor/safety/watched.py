@@ -2,11 +2,8 @@
 
 A program is run as a watched child of itself, as if it ran alone: the parent imports next to
 nothing, passes signals and exit codes on, and begins again where a stage of an item was stopped
-that can be left out.
-
-The parent polls: memory and processor time by psutil, and the child's page (see `stages`) for
-what it is doing and what that may take. It ends the child where a stage takes more, and knows
-from the page in which stage a child died that nobody ended.
+that can be left out. It polls memory and processor time, and the child's page (see `stages`) for
+what it is doing and what that may take.
 """
 
 import json
@@ -37,25 +34,13 @@ AT_FIRST = 150_000_000
 MOST_OF_MEMORY = 0.9
 #: Seconds of processor time that show that something goes on: a GPU is given work now and then.
 STIR = 0.02
-#: The most that counts as passed between two looks (seconds): while the parent is stopped, by
-#: Ctrl-Z, so is the child.
+#: The most that counts as passed between two looks (seconds): Ctrl-Z stops the child as well.
 MOST_BETWEEN = 1.0
 #: Times that the work on one item is begun again.
 MOST_TIMES = 4
-#: Signals by which a program ends because somebody wanted it to; a library that gives up, or the
-#: system, uses others.
-WANTED = frozenset(
-    {
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGPIPE,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-    }
-)
-
+#: Signals by which somebody ends a program; a library that gives up, or the system, uses others.
+WANTED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGQUIT}
+WANTED |= {signal.SIGUSR1, signal.SIGUSR2}
 #: Exit code of a child that a second Ctrl-C ended.
 INTERRUPTED = 130
 #: Seconds in which a child that has closed what it was given can be waited for.
@@ -77,7 +62,6 @@ class Stopped(NamedTuple):
     Attributes:
         item: what it was working on, which can be begun again; None where that can't.
         stage: what it was doing, to be left out then.
-        sentence: what to tell the user.
     """
 
     item: str | None
@@ -86,12 +70,9 @@ class Stopped(NamedTuple):
 
 
 def begin_again(left_out: dict[tuple[str, str], str], stopped: Stopped) -> bool:
-    """Leave out what was stopped, too; False where the work can't be begun again without it.
+    """Add what was stopped to what is left out; False where the work can't be begun again so.
 
     An item that was stopped often is left out as a whole.
-
-    Args:
-        left_out: what was left out before; this is added.
     """
     item = stopped.item
     if item is None or (item, item) in left_out:
@@ -113,13 +94,7 @@ class _Taken(NamedTuple):
 class Child:
     """A program that is watched: it calls `stages.attach` before anything else.
 
-    Args:
-        command: the program's path and its arguments.
-        left_out: stages that it is to leave out.
-        inherited: file descriptors that it gets besides.
-
-    Attributes:
-        line: can be read from, and holds nothing, when the child has ended.
+    `line` can be read from, and holds nothing, when it has ended.
 
     Raises:
         OSError: it cannot be started.
@@ -134,11 +109,8 @@ class Child:
         stated = [[*key, sentence] for key, sentence in (left_out or {}).items()]
         handed = json.dumps({"page": page, "line": line.fileno(), "left_out": stated})
         try:
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=(page, line.fileno(), *inherited),
-                env={**os.environ, stages.VARIABLE: handed},
-            )
+            fds, environment = (page, line.fileno()), {**os.environ, stages.VARIABLE: handed}
+            self.process = subprocess.Popen(command, pass_fds=(*fds, *inherited), env=environment)
             self._page = Page(page)
         except OSError:
             self.line.close()
@@ -241,8 +213,8 @@ def _grown(notes: Notes, frame: Frame, growth: float) -> str:
 
 def _late(frame: Frame, seconds: float, busy: float, idle: float) -> str:
     """That a stage has taken too long, as a clause; empty where it has not."""
-    raised = f"; if that is sound, raise the limit with --limit {frame.limit}=N"
-    raised = raised if frame.limit else ""
+    advice = f"; if that is sound, raise the limit with --limit {frame.limit}=N"
+    raised = advice if frame.limit else ""
     if busy > frame.busy + GRACE:
         return f"took over {frame.busy:g} s{raised}"
     # What waits for something is not busy. A library is never waited for, a check has its own time.
@@ -257,10 +229,9 @@ def _stopped(notes: Notes, frames: Sequence[Frame], why: str) -> Stopped:
     if not frames:
         return Stopped(None, "", f"the work was stopped: {why}")
     last = frames[-1]
-    item = next((frame.name for frame in frames if frame.kind == Kind.ITEM), None)
-    if last.kind == Kind.CODE:
-        item = None
-    elif last.kind == Kind.WORK and notes.has_models:
+    items = [frame.name for frame in frames if frame.kind == Kind.ITEM]
+    item = items[0] if items and last.kind != Kind.CODE else None
+    if last.kind == Kind.WORK and notes.has_models:
         sentence = f"{stages.MODELS} was stopped in {last.name}: {why}"
         return Stopped(item, stages.MODELS, sentence)
     return Stopped(item, last.name, f"{last.name} was stopped: {why}")
@@ -283,9 +254,6 @@ def supervise(command: Sequence[str]) -> int | str:
     """Run a program as a watched child.
 
     Ctrl-C is passed on; a second one, a second or more later, ends the child at once.
-
-    Args:
-        command: its path and arguments; it calls `stages.attach`.
 
     Returns:
         Its exit code; or the sentence that says why it was stopped, which no exit code does.

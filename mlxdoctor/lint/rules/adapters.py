@@ -117,10 +117,8 @@ def adapter_without_freeze(source: SourceFile) -> Hits:
             continue
         model = ast.unparse(conversion.args[0])
         if trains and not may_freeze and _is_loaded(source, conversion.args[0]):
-            yield (
-                conversion,
-                f"{model}.freeze() is never called: the whole model is trained, not LoRA alone",
-            )
+            fault = f"{model}.freeze() is never called"
+            yield conversion, f"{fault}: the whole model is trained, not LoRA alone"
         for freeze in freezes if not unfreezes else ():
             is_same = ast.unparse(freeze) == f"{model}.freeze()"
             same_scope = source.scope(freeze) is source.scope(conversion)

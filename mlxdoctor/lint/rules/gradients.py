@@ -56,9 +56,7 @@ def gradient_of_module(source: SourceFile) -> Hits:
 def _wrong_gradient(
     source: SourceFile, uses: list[ast.Call], function: Function, name: str
 ) -> Iterator[tuple[ast.AST | None, str]]:
-    """Why the gradient of a function by its parameter `name` is not the one that is meant, and
-    where that is seen; None for the call that differentiates.
-    """
+    """Why the gradient of a function by parameter `name` is not meant, and where (None: there)."""
     if not {name, "locals"} & source.names_in(function):
         yield None, f"the loss never uses {name!r}, and its gradient is zero"
     given = [use.args[0] for use in uses if use.args]
@@ -75,11 +73,8 @@ def _wrong_gradient(
     is_partly_frozen = any(word in text for word in ("freeze", "lora", "adapter", "mlx_lm"))
     is_model_used = any(map(is_model, given)) and name in source.names_in(function)
     if is_partly_frozen and is_model_used:
-        yield (
-            None,
-            f"the gradient is by all that {name!r} holds, frozen or not, and fails where that is "
-            "more than arrays",
-        )
+        holds = f"all that {name!r} holds, frozen or not"
+        yield None, f"the gradient is by {holds}, and fails where that is more than arrays"
 
 
 @rule(
@@ -109,11 +104,9 @@ def outermost_name_filter(source: SourceFile) -> Hits:
                 where = loop.ifs if isinstance(loop, ast.comprehension) else loop.body
                 tested = any(_tests_lora(source, node, name) for node in where)
                 if tested and _is_nested(source, loop.iter):
-                    yield (
-                        loop.iter,
-                        "these are the outermost names of a nested tree, none of which has 'lora' "
-                        "in it: only what is trainable has a gradient, so pass the tree as it is",
-                    )
+                    fault = "the outermost names of a nested tree, none of which has 'lora' in it"
+                    remedy = "only what is trainable has a gradient, so pass the tree as it is"
+                    yield loop.iter, f"these are {fault}: {remedy}"
 
 
 def _tests_lora(source: SourceFile, tree: ast.AST, name: str) -> bool:

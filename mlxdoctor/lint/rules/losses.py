@@ -48,11 +48,8 @@ def advantage_with_gradient(source: SourceFile) -> Hits:
                 continue
             shared = _made_of(source, name) & _made_of(source, other)
             for logged in sorted(each for each in shared if _LOG_PROBABILITY.match(each.lower())):
-                yield (
-                    node,
-                    f"{name.id} is made of {logged}, and its gradient flows through it: "
-                    "mx.stop_gradient makes it a number",
-                )
+                fault = f"{name.id} is made of {logged}, and its gradient flows through it"
+                yield node, f"{fault}: mx.stop_gradient makes it a number"
                 break
 
 

@@ -63,11 +63,8 @@ def missing_in_mlx(source: SourceFile) -> Hits:
         return
     for call in source.calls(".backward"):
         if not call.args and not call.keywords and "loss" in ast.unparse(call.func).lower():
-            yield (
-                call,
-                "MLX has no backward(): nn.value_and_grad(model, loss_fn) returns loss and "
-                "gradients",
-            )
+            remedy = "nn.value_and_grad(model, loss_fn) returns loss and gradients"
+            yield call, f"MLX has no backward(): {remedy}"
             return
     for node in source.of(ast.Attribute):
         is_set = node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)

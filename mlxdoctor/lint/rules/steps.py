@@ -51,11 +51,8 @@ def answer_without_context(source: SourceFile) -> Hits:
             and any(_is_sampling(node) for node in source.of(ast.Call, within=loop))
             and _is_token(source, call.args[0])
         ):
-            yield (
-                call,
-                "the model is given the last token alone, without a cache: it does not see what "
-                "came before",
-            )
+            fault = "the model is given the last token alone, without a cache"
+            yield call, f"{fault}: it does not see what came before"
 
 
 def _is_sampling(node: ast.AST) -> bool:
@@ -133,11 +130,8 @@ def _updating(source: SourceFile, node: ast.AST, function: Function) -> Hits:
     for call in source.updates(within=function):
         model = ast.unparse(call.args[0])
         if model.partition(".")[0] not in handed:
-            yield (
-                node,
-                f"the compiled function updates {model}, which is neither in inputs= nor in "
-                "outputs=: the update stays inside",
-            )
+            fault = f"updates {model}, which is neither in inputs= nor in outputs="
+            yield node, f"the compiled function {fault}: the update stays inside"
             return
     for call in source.of(ast.Call):
         made = source.values(call.func) if source.is_within(call, function) else []
@@ -166,7 +160,7 @@ def train(model, optimizer, loss_and_grad, batches):
     {
         "update(model, grads)\n": (
             "update(model, grads)\n        mx.eval(model.parameters(), optimizer.state)\n"
-        ),
+        )
     },
 )
 def loop_without_eval(source: SourceFile) -> Hits:

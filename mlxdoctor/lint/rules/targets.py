@@ -43,11 +43,8 @@ def mask_off_by_one(source: SourceFile) -> Hits:
             continue
         for mask in _factors(source, call):
             if (end := _late_end(source, mask)) is not None:
-                yield (
-                    end,
-                    f"{ast.unparse(end)} marks the last token of a row as an input to train, and "
-                    "its target is padding: end the mask one position earlier",
-                )
+                fault = f"{ast.unparse(end)} marks the last token of a row as an input to train"
+                yield end, f"{fault}, and its target is padding: end the mask one position earlier"
                 break
 
 
@@ -181,11 +178,8 @@ def unshifted_targets(source: SourceFile) -> Hits:
         shift = targets[1] - inputs[1]
         function = ast.get_source_segment(source.text, source.scope(call)) or source.text
         if shift != 1 and not _SAME_TOKEN.search(function):
-            yield (
-                call,
-                f"the targets begin {shift} tokens after the inputs, not one: position i is "
-                f"trained on token i{shift:+d}",
-            )
+            fault = f"the targets begin {shift} tokens after the inputs, not one"
+            yield call, f"{fault}: position i is trained on token i{shift:+d}"
     yield from _lists(source)
 
 
@@ -244,8 +238,5 @@ def _lists(source: SourceFile) -> Hits:
                 targets.append((node, ast.unparse(prompt)))
     for node, prompt_name in targets:
         if (prompt_name, ast.unparse(node.right), source.scope(node)) in inputs:
-            yield (
-                node,
-                f"as many targets are ignored as {prompt_name} has tokens, so that each answer "
-                "token is its own target: ignore one fewer",
-            )
+            fault = f"as many targets are ignored as {prompt_name} has tokens"
+            yield node, f"{fault}, so that each answer token is its own target: ignore one fewer"
