@@ -1,8 +1,8 @@
 """mlx-lm without PyTorch beside it.
 
 mlx-lm imports transformers for its tokenizers, and transformers imports PyTorch where that is
-installed, of which neither has any use here. It takes ten seconds on a slow machine. Some versions of
-transformers also list the files of every package that is installed: four seconds there.
+installed, of which neither has any use here. It takes ten seconds on a slow machine. Some versions
+of transformers also list the files of every package that is installed: four seconds there.
 """
 
 import importlib.util
