@@ -35,7 +35,8 @@ def moved(by: float, names: list[str] | None = None) -> dict[str, Any]:
 
 
 def examined(path: Path, *more: object) -> Outcome:
-    return outcome(full_weights, TunedModel.read(path), BASE, *more)
+    tuned = TunedModel.read(path) if path.is_dir() else TunedModel.of(Adapter.read(path))
+    return outcome(full_weights, tuned, BASE, *more)
 
 
 def full_run(folder: Path, weights: dict[str, Any]) -> Outcome:
@@ -139,7 +140,7 @@ def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -
     pytest.importorskip("mlx.core")
     short = {"iters": 6, "val_batches": 1, "max_seq_length": 128}
     trained(tmp_path, fine_tune_type="full", learning_rate=rate, **short)
-    tuned = TunedModel.read(tmp_path / "adapters.safetensors")
+    tuned = TunedModel.of(Adapter.read(tmp_path))
     judged = outcome(full_weights, tuned, BASE, TrainingConfig.read(tmp_path))
     assert severities(judged).keys() == expected
 

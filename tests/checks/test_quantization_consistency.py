@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tuned_model import TunedModel
 from tests.conftest import BASE, check_called
@@ -123,6 +124,6 @@ def test_which_of_two_folders_is_told(changed: Callable[..., Path]) -> None:
 
 def test_without_a_model_folder_it_is_skipped(tmp_path: Path) -> None:
     weights = {**lora({LAYER: (96, 96)}), f"{LAYER}.weight": lora({"x": (96, 96)})["x.lora_a"]}
-    tuned = TunedModel.read(save(tmp_path / "adapters.safetensors", weights))
+    tuned = TunedModel.of(Adapter.read(save(tmp_path / "adapters.safetensors", weights)))
     assert tuned.from_adapter
     assert outcome(quantization_consistency, tuned).status == "skipped"
