@@ -277,8 +277,9 @@ class Meter:
             )
         jobs = [job for split in by_split for job in split]
         if not jobs:
-            why = next((f": {why}" for rows in splits for why in rows.refused.values()), "")
-            problem = f"no row of the data can be measured{why}"
+            why = next((why for rows in splits for why in rows.refused.values()), "")
+            problem = "the data has no row to measure on"
+            problem = f"no row of the data can be measured: {why}" if why else problem
             raise InputError(None, problem, "name other data with --data")
         results = self._in_stages(jobs, by_turns([len(split) for split in by_split], ENOUGH_ROWS))
         sources = dict.fromkeys(source for rows in splits for source in rows.sources)
