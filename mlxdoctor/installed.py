@@ -13,10 +13,12 @@ _PACKAGES = ("mlxdoctor", "mlx", "mlx-lm", "numpy", "transformers")
 def version_here(package: str = "mlxdoctor") -> str:
     """The version of a package; `UNKNOWN` where nothing says it."""
     try:
-        # To have all of it parsed as an e-mail takes as long as the rest.
-        stated = distribution(package).read_text("METADATA") or ""
+        found = distribution(package)
     except PackageNotFoundError:
         return UNKNOWN
+    # To have all of it parsed as an e-mail takes as long as the rest. Some installations have
+    # PKG-INFO in its place.
+    stated = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
     match = re.search(r"^Version: *(.+)$", stated, re.MULTILINE)
     return match[1].strip() if match else UNKNOWN
 

@@ -147,22 +147,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     if len(training):
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
-    for name, scores in list(held_out_scores(segment).items())[:1]:
-        first, last = scores.facts.first, scores.facts.last
-        is_learned = last - first >= FALL * (1.0 - first) > 0.0
-        yield Seen(
-            "The {name} on held-out rows goes from {first:.3f} to {last:.3f}[; it was highest at "
-            "{unit} {highest_at} ({highest:.3f})].",
-            {
-                "name": name,
-                "first": first,
-                "last": last,
-                "unit": segment.unit,
-                "highest": scores.facts.highest,
-                "highest_at": scores.facts.highest_at if last < scores.facts.highest else None,
-            },
-            learned=is_learned,
-        )
+    yield from _scored(segment)
     yield from _means(log)
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
@@ -188,6 +173,26 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
             "The log has {others:* more run}: {told}[; and {more} more]. Judged is that of "
             "{lines}.",
             figures,
+        )
+
+
+def _scored(segment: Segment) -> Iterator[Seen]:
+    """What else was measured on held-out rows; what rose shows learning."""
+    for name, scores in list(held_out_scores(segment).items())[:1]:
+        first, last = scores.facts.first, scores.facts.last
+        is_learned = last - first >= FALL * (1.0 - first) > 0.0
+        yield Seen(
+            "The {name} on held-out rows goes from {first:.3f} to {last:.3f}[; it was highest at "
+            "{unit} {highest_at} ({highest:.3f})].",
+            {
+                "name": name,
+                "first": first,
+                "last": last,
+                "unit": segment.unit,
+                "highest": scores.facts.highest,
+                "highest_at": scores.facts.highest_at if last < scores.facts.highest else None,
+            },
+            learned=is_learned,
         )
 
 
