@@ -206,6 +206,7 @@ def _reached(log: TrainingLog) -> int | None:
     if places and segment.axis in ("iteration", "step") and len(log.segments) == 1:
         # A save may be the last that is heard of it.
         places += [save.iteration for save in log.notes.saves if save.iteration is not None]
+        places += [int(float(log.notes.header.get("global_step", 0)))]
     return max(places, default=None)
 
 

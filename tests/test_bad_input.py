@@ -91,6 +91,6 @@ def test_a_folder_where_a_file_belongs(run: Call, tmp_path: Path, option: str) -
     assert run(RUNS / "healthy-ordinary", option, tmp_path, "--no-generate")[0] == 2
     code, _, errors = run(tmp_path)
     assert code == 2
-    assert "holds nothing that a fine-tune leaves behind" in errors
+    assert "has no adapter, no figures of a training, no rows and no model in it" in errors
     (tmp_path / "adapter_config.json").mkdir()
     assert run(tmp_path)[0] == 2

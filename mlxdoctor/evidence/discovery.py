@@ -75,7 +75,7 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
 
 
 def _nothing_found(paths: Sequence[Path]) -> InputError:
-    problem = "holds nothing that a fine-tune leaves behind"
+    problem = "has no adapter, no figures of a training, no rows and no model in it"
     remedy = "name an adapter folder, a training log, a data folder or a model"
     if len(paths) == 1 and paths[0].suffix == ".py":
         problem, remedy = "is source code", "`mlxdoctor lint` says what is wrong in a trainer's"

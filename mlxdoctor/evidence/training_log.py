@@ -31,7 +31,9 @@ _LOG_SUFFIXES = frozenset((".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jso
 #: Validations that are a course of their own.
 COURSE = 3
 #: A loss in a JSON document.
-_LOSS_OF_A_TIME = re.compile(r'[{,]\s{0,40}"(?:\w{0,20}_)?loss"\s{0,4}:\s{0,4}-?[\dN]')
+_LOSS_OF_A_TIME = re.compile(
+    r'[{,]\s{0,40}"(?:(?:\w{0,20}_)?loss|train|val)"\s{0,4}:\s{0,4}-?(?:\d+\.|\d|N)'
+)
 #: Such lines, or such losses, that make a file a log.
 MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.

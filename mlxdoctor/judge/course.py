@@ -95,7 +95,8 @@ _FELL = (
     "{unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
     "{lowest_at} ({lowest:.3f})]."
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
-    "{peak:.3f} at {unit} {peak_at}.]"
+    "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
+    "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
@@ -324,8 +325,8 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     """Where a loss that fell was lowest and highest, how it ends, and in what steps it fell."""
     values, facts = losses.values, losses.facts
     is_many = len(values) >= ENOUGH
-    # (Of three in a row the middle one: lone reports are told otherwise.)
-    levels = smoothed(values, 3) if is_many else values
+    width = facts.edge if is_many else 1
+    levels = smoothed(values, width)
     floors = np.minimum.accumulate(levels)
     peak = int(np.argmax(levels - floors))
     rise = levels[peak] - floors[peak]
@@ -341,7 +342,8 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
         "share": share if (share := 1.0 - last / facts.first) < SMALL else None,
         "peak": float(levels[peak]) if has_risen else None,
-        "peak_at": int(losses.iterations[peak + is_many]),
+        "peak_of": width if width > 1 else None,
+        "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
         "falling": "" if falls_on else None,
         "stray_low": float(half.min()) if strays else None,
@@ -362,13 +364,14 @@ def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
     """Whether a loss that fell by so much still falls in its last validation, or its last half."""
     values, places = losses.values, losses.iterations
     if is_held_out:
-        return len(values) > 2 and float(values[-2] - values[-1]) >= FALLING * fall
+        is_lowest = values[-1] == values.min()
+        return len(values) > 2 and is_lowest and float(values[-2] - values[-1]) >= FALLING * fall
     half = len(values) // 2
     line, span = trend(places[half:], values[half:]), float(places[-1] - places[half])
-    quarter = values[half + len(values) // 4 :]
-    ends = trend(places[-len(quarter) :], quarter).slope * float(places[-1] - places[-len(quarter)])
-    fallen = max(FALLING * fall, LEVEL * float(values[-1]))
-    return len(values) >= ENOUGH and line.high < 0.0 and -line.slope * span >= fallen < -3.0 * ends
+    fallen, facts = -line.slope * span, losses.facts
+    is_lowest = facts.end - facts.minimum <= 0.1 * fallen
+    is_clear = line.high < 0.0 and fallen >= max(FALLING * fall, LEVEL * facts.end)
+    return len(values) >= ENOUGH and is_clear and is_lowest
 
 
 def _plateau(losses: Series) -> dict[str, Measurement]:

@@ -20,11 +20,13 @@ MOST = 3
 def extent(log: TrainingLog) -> list[str]:
     """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
     header, segment = log.notes.header, log.main
-    passes, rates = segment.finite("epoch").facts, segment.finite("learning_rate").facts
+    passes, rates = segment.finite("epoch").facts.last, segment.finite("learning_rate").facts
+    # What a trainer's state or its summary says is further than the last report.
+    passes = float(header.get("epoch", passes))
     rows, epochs = header.get("rows"), header.get("epochs")
     told = [f"{rows} rows to train on"] if rows else []
-    if passes.points and 0.0 < passes.last < MANY_PASSES:
-        made = f"{passes.last:.3g}{f' of {epochs}' if epochs else ''}"
+    if 0.0 < passes < MANY_PASSES:
+        made = f"{passes:.3g}{f' of {epochs}' if epochs else ''}"
         told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
     elif epochs:
         told.append(f"{epochs} epochs")
@@ -36,6 +38,11 @@ def extent(log: TrainingLog) -> list[str]:
         anew = _begun_anew(segment.finite("learning_rate"))
         begun = f", which begins anew at {segment.unit} {anew}" if anew else ""
         told.append(f"a learning rate of {course}{begun}")
+    every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
+    if every > step > 0.0:
+        told.append(
+            f"reports of the loss after every {every:.0f} steps, of which it made {step:.0f}"
+        )
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
         before = header.get("trained_before")
         earlier = f", where an earlier start had {before} M" if before else ""

@@ -36,6 +36,8 @@ SPLIT_NAMES = ("train", "val", "valid", "validation")
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 #: Where a record says how many updates there are to be.
 _TOTALS = ("total_steps", "max_steps")
+#: What a trainer's state says of the run: how far it came, and how often it reports.
+_STATED = ("global_step", "epoch", "logging_steps")
 #: What a record under any other key has, so that it is one of a course.
 _COUNTED = frozenset((*STEPS, "epoch"))
 
@@ -102,7 +104,14 @@ class JsonHistory(DocumentFormat):
                 _add(self, number, record)
             if self.count:
                 _announce(self, 1, document if isinstance(document, dict) else {})
-                return ""
+                break
+        if isinstance(document, dict) and "log_history" in document:
+            # How far the run came, which is further than its last report.
+            self.notes.header |= {
+                key: str(document[key]) for key in _STATED if as_float(document.get(key))
+            }
+        if self.count:
+            return ""
         if isinstance(document, dict) and any(document.get(key) == [] for key in _HISTORIES):
             # Of a run that ended before its first report.
             self.notes.header["history"] = "empty"

@@ -198,8 +198,9 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
             # `[1/3] 25/375 loss 0.5`.
             found["epoch"], *bare = bare
         first = next(iter(bare), None)
-        # `#20 loss 2.5`, `20 | loss 2.5`.
-        is_cell = not before[0].strip() and before[1:] and before[1].lstrip()[:1] in ("|", ":")
+        # `#20 loss 2.5`, `20 | loss 2.5`, `eval 20: loss 2.5`.
+        signs = {"": "|:", "eval": ":", "val": ":"}.get(before[0].strip().lower(), "")
+        is_cell = before[1:] and before[1].lstrip()[:1] in tuple(signs)
         leads = is_cell or before[0].rstrip().endswith("#")
         if first is None and "epoch" not in found and leads:
             first = 0
