@@ -36,6 +36,8 @@ VISIBLE = 1e-3
 FALLING = 0.05
 #: Nats, and the larger loss over the smaller, from which on the two losses stand apart.
 APART, TIMES = 0.2, 1.25
+#: Share of its fall that little is.
+LITTLE = 0.1
 #: Share of a loss that a small fall has at most.
 SMALL = 0.15
 #: Share of its end by which single reports of the second half differ where that is told.
@@ -101,7 +103,8 @@ _FELL = (
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
-    "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.]"
+    "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.| The second half "
+    "brought {brought:.3f}.| The second half brought no gain{stale}.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.][ The log has no validation{alone}.][ It has no training loss{lacking}.]"
 )
@@ -346,6 +349,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
         "falling": "" if falls_on else None,
+        **_second_half(losses, facts.first - last),
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),
     }
@@ -358,6 +362,19 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
     return named
+
+
+def _second_half(losses: Series, fall: float) -> dict[str, Measurement]:
+    """What the second half of a run brought, where that is little of the fall."""
+    values, edge = losses.values, losses.facts.edge
+    if len(values) < 2 * VALIDATIONS - 2:
+        return {}
+    half = len(values) // 2
+    middle = values[half - edge // 2 :][:edge]
+    brought = float(np.median(middle)) - losses.facts.end
+    if brought > LITTLE * fall:
+        return {}
+    return {"brought": brought} if brought >= VISIBLE else {"stale": ""}
 
 
 def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
