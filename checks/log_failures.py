@@ -188,7 +188,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
         follows = "reports follow" if segment.reports else "a later start came to its end"
         yield _failure(survived, log, f", and {follows}", ended=False)
     if of_threads:
-        when = " in a thread of its own, which does not end the program"
+        when = " in a thread of its own, or an ignored one, which does not end the program"
         yield _failure(of_threads, log, when, ended=False)
     if later:
         yield _failure(later, log, " after the training was over", ended=False)

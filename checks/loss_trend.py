@@ -100,6 +100,9 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
+        if curve.lowest > _ALREADY_LOW:
+            # A loss of tokens beside rewards.
+            yield from courses(log)
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
     yield from _unsought(log)
     figures = partial(_figures, log, _passes(rows, config, log))

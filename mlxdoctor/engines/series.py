@@ -39,9 +39,10 @@ TREAD, FLIGHT, STEP, OF_THE_FALL = 3, 8, 0.1, 0.7
 #: A series whose last digit is a larger part of it than this has too few digits to repeat.
 COARSEST = 0.002
 #: Places on the way of a series that are told, as shares of it, and values that are told singly.
-STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 5
-#: Noises of a report, and share of the level beside it, by which a lone one stands out.
-LONE, LONE_SHARE = 8.0, 0.5
+STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 4
+#: Noises of a report, and share of the highest beside it, by which a lone one stands out; and how
+#: many on either side are beside it.
+LONE, LONE_SHARE, BESIDE = 8.0, 0.5, 2
 #: By how much of itself a loss moves from report to report in a training that learns.
 STILL = 0.03
 
@@ -339,13 +340,15 @@ def stations(iterations: Iterations, values: Floats, edge: int) -> list[tuple[in
 
 
 def lone_peaks(iterations: Iterations, values: Floats) -> list[tuple[int, float]]:
-    """Single reports far above both of their neighbours, which agree: iteration and value."""
+    """Single reports far above the two on either side: iteration and value."""
     if len(values) < 2 * MIN_STRETCH:
         return []
-    beside = np.maximum(values[:-2], values[2:])
-    above = values[1:-1] - beside
-    others = np.where(above > LONE_SHARE * beside, beside, values[1:-1])
-    found = np.flatnonzero((above > LONE * noise(others)) & (above > LONE_SHARE * beside)) + 1
+    padded = np.pad(values, BESIDE, mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * BESIDE + 1)
+    beside = np.delete(around, BESIDE, axis=1).max(axis=1)
+    is_far = values - beside > LONE_SHARE * np.abs(beside)
+    others = np.where(is_far, beside, values)
+    found = np.flatnonzero(is_far & (values - beside > LONE * noise(others)))
     return [(int(iterations[place]), float(values[place])) for place in found]
 
 

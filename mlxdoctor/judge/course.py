@@ -349,7 +349,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
         "falling": "" if falls_on else None,
-        **_second_half(losses, facts.first - last),
+        **_second_half(losses, last),
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),
     }
@@ -364,17 +364,20 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     return named
 
 
-def _second_half(losses: Series, fall: float) -> dict[str, Measurement]:
-    """What the second half of a run brought, where that is little of the fall."""
+def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
+    """What the second half of a run that ends at `last` brought, where that is little."""
     values, edge = losses.values, losses.facts.edge
     if len(values) < 2 * VALIDATIONS - 2:
         return {}
     half = len(values) // 2
     middle = values[half - edge // 2 :][:edge]
-    brought = float(np.median(middle)) - losses.facts.end
-    if brought > LITTLE * fall:
+    brought = float(np.median(middle)) - last
+    if brought > LITTLE * (losses.facts.first - last):
         return {}
-    return {"brought": brought} if brought >= VISIBLE else {"stale": ""}
+    if brought >= VISIBLE:
+        return {"brought": brought}
+    is_falling = trend(losses.iterations[half:], values[half:]).high < 0.0
+    return {} if is_falling else {"stale": ""}
 
 
 def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:

@@ -57,7 +57,7 @@ def drawn(*shape: int) -> mx.array:
 
 
 def peft_adapter(folder: Path, layers: int) -> Path:
-    """An adapter in float32: two projections in each layer, rank 16; 42 MB in 20 layers."""
+    """An adapter in float32: two projections in each layer, rank 16; 21 MB in 20 layers."""
     folder.mkdir()
     tensors = {
         f"base_model.model.model.layers.{layer}.self_attn.{name}.lora_{half}.weight": drawn(*shape)
@@ -106,10 +106,10 @@ def measured(scratch: Path, setup: Setup, layers: int = 4) -> Iterator[Line]:
     ours = measure([*setup.ours, "inspect", str(adapter)], repeats=setup.turns(5))
     if (peer := setup.peer("adaptersentry")) is not None:
         theirs = measure([peer, "scan", file])
-        yield Line("adaptersentry, every value of 42 MB of factors", theirs)
+        yield Line("adaptersentry, every value of 21 MB of factors", theirs)
         yield at_most("`inspect`, the same factors", ours, theirs, "adaptersentry", 0.2)
     else:
-        yield Line("`inspect` of 42 MB of factors", ours)
+        yield Line("`inspect` of 21 MB of factors", ours)
     if setup.smallest:
         return
     # Not in this process: what it once held would count as its children's memory.

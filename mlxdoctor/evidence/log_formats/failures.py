@@ -90,7 +90,7 @@ class Failures(LineFormat):
             self._is_open, self._begun = True, number
             # A progress bar before it says how far the run came.
             return "%|" not in line
-        self._is_of_thread = line.startswith("Exception in thread ")
+        self._is_of_thread = line.startswith(("Exception in thread ", "Exception ignored in"))
         signs = {} if _GUESSES.search(line) else _FAILURES
         kind = next((kind for kind, sign in signs.items() if sign.search(line)), None)
         bare = _BARE.match(line)

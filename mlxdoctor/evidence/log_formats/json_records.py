@@ -185,13 +185,28 @@ def _records(document: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
-    """`{"iterations": [...], "train_loss": [...]}`: the lists that are as long as the losses."""
+    """`{"iterations": [...], "train_loss": [...]}`: the lists that are as long as the losses.
+
+    Losses of validations may have lists of their own: `val_steps` and `val_loss`.
+    """
     lists = {
-        "iteration" if snake_case(key) in (*STEPS, "iterations") else key: column
+        key: column
         for key, column in (document.items() if isinstance(document, dict) else ())
         if isinstance(column, list) and all(isinstance(value, int | float) for value in column)
     }
-    sizes = [len(column) for key, column in lists.items() if canonical(key) == "train_loss"]
-    columns = {key: column for key, column in lists.items() if len(column) in sizes[:1]}
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
+    sizes = {canonical(key): len(column) for key, column in lists.items()}
+    told = set()
+    for loss in ("train_loss", "val_loss"):
+        size = sizes.get(loss)
+        if size is None or size in told:
+            continue
+        told.add(size)
+        columns = {_counted(key): column for key, column in lists.items() if len(column) == size}
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+
+
+def _counted(key: str) -> str:
+    """The name of a list of steps, be they those of a split; any other key as it is."""
+    name = re.sub(r"^(?:train|val|valid|eval)_", "", snake_case(key))
+    return "iteration" if name in (*STEPS, "iterations") else key
