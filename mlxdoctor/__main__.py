@@ -45,6 +45,8 @@ def _watched() -> NoReturn:
 
     # Next to nothing of what imports make is garbage.
     gc.set_threshold(50_000)
+    # Graphs of CUDA are built anew for most of what the twin runs: a sixth of a diagnosis there.
+    os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")
     leave_torch_out()
     try:
         with Stage(f"mlxdoctor {' '.join(sys.argv[1:2])}"):
