@@ -80,6 +80,9 @@ def test_rows_to_test_on_alone_are_no_fault_of_a_run_that_was_made(tmp_path):
     assert checked(dataset, planned)[1] == {"no-training-file": "error"}
 
 
+ASKED = {"prompt": "ask", "completion": "b"}
+
+
 @pytest.mark.parametrize(
     ("rows", "values", "codes"),
     [
@@ -99,6 +102,13 @@ def test_rows_to_test_on_alone_are_no_fault_of_a_run_that_was_made(tmp_path):
         ([{"prompt": "a", "completion": ""}], {}, {"empty-answers": "warning"}),
         ([{"prompt": "a", "completion": "b", **chat("a", "c")}], {}, {"two-answers": "warning"}),
         ([{"prompt": "a", "completion": "b", **chat("a", "b ")}], {}, {}),
+        ([{**ASKED, "system": name} for name in "xyz"], WRITTEN, {"text-unread": "warning"}),
+        # The same throughout, part of the prompt, or no part of one.
+        ([{**ASKED, "system": "x"}] * 3, WRITTEN, {}),
+        ([{**ASKED, "context": name} for name in "ask"], WRITTEN, {}),
+        ([{**ASKED, "source": name} for name in "xyz"], WRITTEN, {}),
+        # Another trainer may read it.
+        ([{**ASKED, "system": name} for name in "xyz"], {}, {}),
     ],
 )
 def test_what_mlx_lm_makes_of_rows(tmp_path, rows, values, codes):
