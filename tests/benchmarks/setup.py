@@ -31,11 +31,7 @@ class Setup:
     smallest: bool = False
 
     def peer(self, name: str) -> str | None:
-        """The path of a peer's command, installed into an environment of its own on first use.
-
-        Raises:
-            subprocess.CalledProcessError: it cannot be installed.
-        """
+        """The path of a peer's command, installed into an environment of its own on first use."""
         if self.peers is None:
             return None
         home = self.peers / name
@@ -44,11 +40,7 @@ class Setup:
         return str(home / "bin" / name)
 
     def install_ours(self) -> None:
-        """Install this checkout as a user has it, beside the peers, where there are any.
-
-        Raises:
-            subprocess.CalledProcessError: it cannot be installed.
-        """
+        """Install this checkout as a user has it, beside the peers, where there are any."""
         if self.peers is not None:
             _install(str(ROOT), self.peers / "mlxdoctor")
 

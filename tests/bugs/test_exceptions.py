@@ -29,7 +29,6 @@ def failure(text: str, code: str = "", functions: tuple[str, ...] = ()) -> LogFa
 def raised(module: str) -> Iterator[str]:
     """What each `raise` of a module of mlx-lm prints, with 7 for whatever it fills in."""
     package = find_spec("mlx_lm")
-    assert package.origin is not None
     tree = ast.parse((Path(package.origin).parent / f"{module}.py").read_text())
     texts = {
         node.targets[0].id: node.value

@@ -373,16 +373,19 @@ def test_pairs_are_copies_where_the_rejected_answer_is_the_same_too(tmp_path, ot
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"),
+    ("count", "iters", "expected"),
     [
-        (3, {"fewer-than-a-batch": "error"}),
-        (4, {"few-rows": "warning"}),
-        (49, {"few-rows": "warning"}),
-        (50, {}),
+        (3, 100, {"fewer-than-a-batch": "error"}),
+        (4, 100, {"few-rows": "warning"}),
+        (49, 100, {"few-rows": "warning"}),
+        (50, 100, {}),
+        # More are few if they come again and again.
+        (99, 500, {"few-rows": "warning"}),
+        (99, 400, {}),
     ],
 )
-def test_number_of_rows(tmp_path, count, expected):
-    config = config_of(tmp_path, batch_size=4, iters=100)
+def test_number_of_rows(tmp_path, count, iters, expected):
+    config = config_of(tmp_path, batch_size=4, iters=iters)
     outcome, codes = examined(tmp_path, distinct(count), config)
     assert codes == expected
     if count == 4:
@@ -390,12 +393,6 @@ def test_number_of_rows(tmp_path, count, expected):
     if count == 3:
         started = log_of(train_loss=([10], [1.0]))
         assert found(tmp_path, distinct(3), config, started) == {"fewer-than-a-batch": "warning"}
-
-
-@pytest.mark.parametrize(("rows", "iters", "expected"), [(99, 500, "warning"), (99, 400, None)])
-def test_more_rows_are_few_if_they_come_again_and_again(tmp_path, rows, iters, expected):
-    config = config_of(tmp_path, batch_size=4, iters=iters)
-    assert examined(tmp_path, distinct(rows), config)[1].get("few-rows") == expected
 
 
 @pytest.mark.parametrize(
@@ -565,23 +562,6 @@ CONTRADICTORY = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rows", "severity"),
-    [
-        (pairs(SEVERAL_ANSWERS), None),
-        (pairs(ABOUT_ONE_TEXT), None),
-        # A conversation cut into rows: an answer is part of the next row's prompt.
-        (pairs(pairwise(STORIES)), None),
-        # A translation in both directions: each text is a prompt in one row, an answer in another.
-        (pairs(zip(STORIES + BACKWARDS, BACKWARDS + STORIES, strict=True)), None),
-        (GEOGRAPHY + CONTRADICTORY, "error"),
-    ],
-    ids=["several answers", "one text", "conversation", "translation", "contradictions"],
-)
-def test_rows_that_look_misplaced(tmp_path, rows, severity):
-    assert found(tmp_path, rows).get(MISPLACED) == severity
-
-
 @pytest.mark.slow
 def test_many_rows(tmp_path):
     rows = pairs(
@@ -687,6 +667,13 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
 @pytest.mark.parametrize(
     ("rows", "symptom", "severity"),
     [
+        (pairs(SEVERAL_ANSWERS), MISPLACED, None),
+        (pairs(ABOUT_ONE_TEXT), MISPLACED, None),
+        # A conversation cut into rows: an answer is part of the next row's prompt.
+        (pairs(pairwise(STORIES)), MISPLACED, None),
+        # A translation in both directions: each text is a prompt in one row, an answer in another.
+        (pairs(zip(STORIES + BACKWARDS, BACKWARDS + STORIES, strict=True)), MISPLACED, None),
+        (GEOGRAPHY + CONTRADICTORY, MISPLACED, "error"),
         (parcels(lambda at: f"{at:05d}"), "zeros-lost", None),
         (parcels(str), "zeros-lost", "warning"),
         # Where most have them, some were written otherwise on purpose.
@@ -699,5 +686,5 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
         (labelled("Note {n}: billing, orders or access?"), "given-away-answers", None),
     ],
 )
-def test_numbers_and_labels(tmp_path, rows, symptom, severity):
+def test_rows_that_look_misplaced_and_numbers_and_labels(tmp_path, rows, symptom, severity):
     assert found(tmp_path, rows).get(symptom) == severity

@@ -145,7 +145,6 @@ def test_real_full_fine_tunes(tmp_path: Path, rate: float, expected: set[str]) -
     assert severities(judged).keys() == expected
 
 
-# Weights that were to stay frozen.
 HALVES = {name: to_bfloat16(value) for name, value in WEIGHTS.items()}
 
 

@@ -53,24 +53,16 @@ def with_step(tmp_path, rate, scale=20.0, **more):
         # Without the model's size nothing is more than a note.
         (None, 1e-4, 20, {"above-guideline": "info"}),
         (None, 2e-3, 20, {"above-guideline": "info"}),
+        # No rate to learn at.
+        (3e9, 0, 20, {"zero": "error"}),
+        (3e9, 0.0, 20, {"zero": "error"}),
+        (3e9, -1e-5, 20, {"not-a-rate": "error"}),
+        (3e9, float("nan"), 20, {"not-a-rate": "error"}),
+        (3e9, -float("inf"), 20, {"not-a-rate": "error"}),
     ],
 )
 def test_the_band(tmp_path, parameters, rate, scale, expected):
     assert severities(judged(with_step(tmp_path, rate, scale), parameters)) == expected
-
-
-@pytest.mark.parametrize(
-    ("rate", "code"),
-    [
-        (0, "zero"),
-        (0.0, "zero"),
-        (-1e-5, "not-a-rate"),
-        (float("nan"), "not-a-rate"),
-        (-float("inf"), "not-a-rate"),
-    ],
-)
-def test_no_rate_to_learn_at(tmp_path, rate, code):
-    assert severities(judged(with_step(tmp_path, rate), 3e9)) == {code: "error"}
 
 
 @pytest.mark.parametrize(("scale", "hit"), [(63, False), (64, True), (160, True)])

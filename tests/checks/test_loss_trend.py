@@ -29,6 +29,7 @@ def risen(last: float) -> dict[int, float]:
 
 
 CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
+EASED = [2.0, 1.4, 1.4, 0.6, 0.6, 0.5, 0.3, 0.3, 0.3]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,12 @@ CLIMBS = (2.65, 1.4, 1.2, 1.127, 1.16, 1.23, 1.28)
         (MEMORISED, {800: 2.2, 1000: 2.1}, {"every": 50, "first": 800}, "overfitting warning"),
         (MEMORISED, {1: 3.5, 1000: 2.2}, {"every": 50, "first": 800}, "by-heart warning"),
         (MEMORISED, {1: 3.5, 1000: 0.9}, {"every": 50, "first": 800}, ""),
+        # Validation rows that are easier than those trained on.
+        (EASED, {1: 3.0, 30: 0.7, 60: 0.275, 90: 0.15}, {}, "held-out-below info"),
+        (EASED, {1: 3.0, 30: 1.12, 60: 0.44, 90: 0.24}, {}, ""),
+        # Validations alone.
+        ([], {200: 0.358, 400: 0.7, 500: 0.7}, {}, "overfitting warning"),
+        ([], {200: 0.358, 400: 0.4, 500: 0.4}, {}, ""),
     ],
 )
 def test_curves(
@@ -133,6 +140,9 @@ def test_the_figures(logs: LogWriter) -> None:
     assert finding(judge(loss_trend, log), "overfitting").onset == 100
     again = finding(judge(loss_trend, logs.losses(EPOCH * 2, every=1)), "repeats")
     assert again.measured["repeats_period"] == 8
+    for last in (0.7, 0.4):
+        seen = judge(loss_trend, logs.losses([], {200: 0.358, 400: last, 500: last})).seen
+        assert seen[0].message.startswith("The validation loss goes from 0.358 to")
 
 
 @pytest.mark.parametrize(
@@ -282,20 +292,3 @@ def test_rows_that_went_by_many_times_and_none_was_held_out(
         for i, loss in enumerate(decay(30, 2.0, end, noise=0.0))
     )
     assert severities(judge(loss_trend, logs.text(*rows))) == symptoms
-
-
-@pytest.mark.parametrize(("last", "symptoms"), [(0.7, {"overfitting": "warning"}), (0.4, {})])
-def test_validations_alone(logs: LogWriter, last: float, symptoms: dict[str, str]) -> None:
-    losses = {200: 0.358, 400: last, 500: last}
-    outcome = judge(loss_trend, logs.losses([], losses))
-    assert severities(outcome) == symptoms
-    assert outcome.seen[0].message.startswith("The validation loss goes from 0.358 to")
-
-
-@pytest.mark.parametrize(("share", "symptoms"), [(0.5, {"held-out-below": "info"}), (0.8, {})])
-def test_validation_rows_that_are_easier_than_those_trained_on(
-    logs: LogWriter, share: float, symptoms: dict[str, str]
-) -> None:
-    losses = [2.0, 1.4, 1.4, 0.6, 0.6, 0.5, 0.3, 0.3, 0.3]
-    val = {1: 3.0, 30: 1.4 * share, 60: 0.55 * share, 90: 0.3 * share}
-    assert severities(judge(loss_trend, logs.losses(losses, val))) == symptoms

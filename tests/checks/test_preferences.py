@@ -35,14 +35,7 @@ def pair_log(
     losses: Sequence[float] | None = None,
     held_out: Sequence[tuple[float, float]] = (),
 ) -> TrainingLog:
-    """As mlx-lm-lora 5 prints it; the loss is DPO's unless it is given.
-
-    Args:
-        logs: writes it.
-        margins: of the reports.
-        losses: of the reports.
-        held_out: chosen reward and margin of each validation.
-    """
+    """As mlx-lm-lora 5 prints it; each validation has its chosen reward and margin."""
     lines = ["[INFO] Training mode: DPO"]
     apart = max(1, len(margins) // max(len(held_out), 1))
     validated = {i * apart: each for i, each in enumerate(held_out)}

@@ -39,10 +39,7 @@ def examine(
 
 
 def factors(size: float, base: BaseModel | None = BASE, still: int = 0) -> dict[str, Any]:
-    """Factors whose update is `size` times the base's weight, or a usual one, in every module.
-
-    The B of the first ones is zero.
-    """
+    """Factors whose update is `size` times the base's weight; the first modules' B is zero."""
     tensors = lora(MODULES)
     for number, name in enumerate(MODULES):
         a, b = (tensors[f"{name}.lora_{x}"].astype(float) for x in "ab")

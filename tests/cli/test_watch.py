@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import LOGS, RUNS, Call, Start
 from tests.formats.test_json import refuse
 from tests.processes import python
-from tests.watch.test_process import POLITE
+from tests.watch.test_process import POLITE, SAVE
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
 BROKEN = RUNS / "no-supervised-tokens"
@@ -163,8 +163,7 @@ def test_the_process_is_stopped_politely_and_a_hook_gets_the_alarm(
     # The start of a process is told to a hundredth of a second.
     os.utime(seed, (2**32, 2**32))
     target = tmp_path / "told.json"
-    code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['MLXDOCTOR_ALARM'])"
-    hook = shlex.join([sys.executable, "-c", code, str(target)])
+    hook = shlex.join([sys.executable, "-c", SAVE, str(target)])
     code, out, _ = call("watch", seed, "--exec", hook, "--stop-pid", training.pid)
     assert code == 1
     assert f"process {training.pid} was asked to end (SIGINT) and did" in out.splitlines()

@@ -57,9 +57,7 @@ def test_no_exchange(text: str) -> None:
 )
 def test_marks_that_texts_have_in_common(texts, asked, before, answered) -> None:
     read = exchanges_of(texts)
-    assert read is not None
     found = read(texts[0])
-    assert found is not None
     assert (found.asked, found.before, found.answered) == (asked, before, answered)
 
 

@@ -236,25 +236,21 @@ def test_a_template_that_is_python_code_is_not_run(copy_of_base):
 
 
 @pytest.mark.parametrize(
-    ("template", "problem"),
+    ("template", "messages", "problem"),
     [
-        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages[9].content }}", "refuses|fails"),
-        ("{{ messages[0].content + 1 }}", "fails"),
-        ("{{ 1 / 0 }}", "fails"),
-        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "ran out"),
-        ("{{ messages.append(1) }}", "refuses"),
+        ("{{ raise_exception('roles must alternate') }}", CHAT, "roles must alternate"),
+        ("{{ messages[9].content }}", CHAT, "refuses|fails"),
+        ("{{ messages[0].content + 1 }}", CHAT, "fails"),
+        ("{{ 1 / 0 }}", CHAT, "fails"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", CHAT, "ran out"),
+        ("{{ messages.append(1) }}", CHAT, "refuses"),
+        ("{{ messages }}", [], "is empty"),
+        ("{{ messages }}", ["text"], "not an object"),
     ],
 )
-def test_a_failing_template_says_why(template, problem):
+def test_a_failing_template_says_why(template, messages, problem):
     with pytest.raises(TemplateFailure, match=problem):
-        ChatTemplate.compile(template, {}).render(CHAT)
-
-
-@pytest.mark.parametrize("messages", [[], ["text"]])
-def test_conversations_that_are_none(messages):
-    with pytest.raises(TemplateFailure):
-        ChatTemplate.compile("{{ messages }}", {}).render(messages)
+        ChatTemplate.compile(template, {}).render(messages)
 
 
 def test_a_broken_template_for_tools_leaves_the_other_one_alone(copy_of_base):

@@ -40,10 +40,7 @@ FILES = {
     one.name: f"report.{one.suffix}" for one in all_formats().values() if one.suffix and one.report
 }
 #: The words of theirs that no sentence of ours has, shorter than a piece.
-RARE_WORDS = (
-    *("quetzal", "marmalade", "ocelot", "pomegranate", "axolotl", "wisteria", "narwhal"),
-    *("saxifrage", "capybara", "tamarillo", "pangolin", "rutabaga", "kinkajou", "asphodel"),
-)
+RARE_WORDS = {*re.findall(r"\w+", " ".join(CANARIES.values()))} - {*CANARIES, "expects"}
 
 
 def pieces(texts: Iterable[str]) -> set[str]:

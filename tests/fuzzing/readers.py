@@ -408,11 +408,7 @@ READERS: tuple[Reader, ...] = (
 
 
 def reader_called(name: str) -> Reader:
-    """The reader of that name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The reader of that name, or an `InputError`."""
     by_name = {reader.name: reader for reader in READERS}
     if name not in by_name:
         raise InputError(None, f"no reader is called {name!r}", f"there are {', '.join(by_name)}")

@@ -139,7 +139,6 @@ def test_what_is_too_large_is_refused_by_its_size(
 def test_a_policy_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "mlxdoctor.toml").symlink_to("nowhere")
     policy = find_policy(tmp_path)
-    assert policy is not None
     with pytest.raises(InputError, match="no such policy"):
         read_policy(policy)
 

@@ -34,7 +34,6 @@ def test_they_are_those_of_mlx_lm(tmp_path: Path, name: str) -> None:
     # An optimiser asks for the rate before it counts the update.
     theirs = [float(mx.array(schedule(mx.array(step))).item()) for step in range(UPDATES)]
     ours = planned_rates(config_of(tmp_path, lr_schedule=SCHEDULES[name]), UPDATES)
-    assert ours is not None
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-10)
 
 

@@ -25,9 +25,7 @@ def fixed(
     configuration: TrainingConfig | None = None,
     usual: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Fix:
-    fix = fix_for(change, configuration or config(), usual)
-    assert fix is not None
-    return fix
+    return fix_for(change, configuration or config(), usual)
 
 
 def written(folder: Path, text: str) -> TrainingConfig:

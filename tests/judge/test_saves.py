@@ -133,9 +133,7 @@ NATS, SHARE = DIVERGED_NATS, LOST_SHARE
 
 
 def at_saves(log: TrainingLog, saves: tuple[int, ...] = SAVES) -> LoggedCourse:
-    logged = course(log, saves)
-    assert logged is not None
-    return logged
+    return course(log, saves)
 
 
 @pytest.mark.parametrize(

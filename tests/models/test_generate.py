@@ -135,7 +135,6 @@ def test_a_tuned_model_folder_is_loaded_beside_the_base(tmp_path: Path) -> None:
 
 def test_a_refused_adapter_is_evidence(splits: list[SupervisedRows]) -> None:
     loaded = models.load(BASE, RUNS / "adapter-not-loaded" / "adapters.safetensors")
-    assert loaded.load_failure is not None
     assert "not an adapter parameter" in loaded.load_failure
     assert "more like it" in loaded.load_failure
     produced = generations.produce(loaded, TOKENIZER, prompts_for(None, TOKENIZER))
@@ -174,7 +173,6 @@ def test_end_and_padding_are_measured_where_they_belong(measured: TokenLosses) -
     model = models.load(BASE).select("base")
     row = measured.rows[0]
     end = TOKENIZER.eos_token_id
-    assert end is not None
     place = int(np.flatnonzero(row.tokens == end)[-1])
     padded = mx.array([*row.tokens.tolist(), 0, 0])[None]
     logits = np.array(model(padded)[0], np.float64)

@@ -21,8 +21,6 @@ from tests.conftest import BASE, RUNS
 def test_an_answer_is_measured_after_its_own_and_after_another_rows_prompt() -> None:
     run = Run.discover([RUNS / "healthy-ordinary"])
     gains, rows = run.get(PromptGains), run.get(SupervisedRows)
-    assert gains is not None
-    assert rows is not None
     some = gains.measure("train", 12)
     by_index = {row.index: row for row in rows.rows}
     model = run.need(LoadedModels).select("base")
@@ -71,7 +69,6 @@ def test_the_base_alone_before_training(tmp_path: Path) -> None:
         for at in range(12)
     ]
     gains = Run.discover([write_rows(tmp_path, train=rows)], base=BASE).get(PromptGains)
-    assert gains is not None
     assert gains.rows == {"train": 12}
     measured = gains.measure("train", 5)
     assert len(measured) == 5

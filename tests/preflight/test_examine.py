@@ -51,7 +51,6 @@ def readiness(report: Report) -> Readiness | None:
 def not_ready(report: Report) -> tuple[str, Fix]:
     """The cause that a run would fail of, and what to change."""
     assert readiness(report) is Readiness.NOT_READY
-    assert report.fix is not None
     return report.root.cause.id, report.fix
 
 

@@ -24,9 +24,7 @@ def memory(
 ) -> Memory:
     """What is predicted for a plan on all layers, but for what is named."""
     values = {"num_layers": -1, "lora_parameters": {**LORA, **dict(lora)}, **changes}
-    found = predict_memory(base, planned_config(None, values), tokens, device)
-    assert found is not None
-    return found
+    return predict_memory(base, planned_config(None, values), tokens, device)
 
 
 def test_the_parts_add_up() -> None:

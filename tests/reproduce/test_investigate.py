@@ -87,7 +87,6 @@ def tried(
 def fix_of(found: dict[str, Ruling], cause: str) -> Any:
     """The values that were tried for a cause."""
     fix = found[cause].fix
-    assert fix is not None
     return fix.after
 
 

@@ -150,7 +150,6 @@ def test_the_usual_rate_is_the_models_whatever_the_runs_is() -> None:
     run = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
     base, recipe = run.get(BaseModel), recipe_of(run)
     usual = usual_rates(recipe.config, base)
-    assert usual is not None
     assert usual[0] < 3e-4 < usual[1] < 0.005
     for changes in ({"learning_rate": 0.0}, {"lr_schedule": {"name": "x", "arguments": [0.0]}}):
         other = replace(recipe.config, values={**recipe.config.values, **changes})

@@ -149,7 +149,6 @@ def test_the_test_split_is_evaluated_where_it_is_asked_for(tmp_path: Path) -> No
     rows = replace(small_rows(), test=(row(9, 3, 50),))
     assert run(small_settings(tmp_path), rows=rows).test_loss is None
     test_loss = run(small_settings(tmp_path, test=True), rows=rows).test_loss
-    assert test_loss is not None
     assert 0 < test_loss < 20
     with pytest.raises(InputError, match="no test rows"):
         run(small_settings(tmp_path, test=True))

@@ -117,7 +117,6 @@ def test_the_scale_that_it_was_trained_at_is_read_off_its_end(tmp_path: Path) ->
     folder = tmp_path / "adapters"
     change_json(folder / "adapter_config.json", lora_parameters={**LORA, "scale": 2.0})
     scale = replayed(Run.discover([folder])).scale
-    assert scale is not None
     # The last validation comes before the last update, which is one of twelve.
     assert scale.configured == 2.0
     assert 16.0 <= scale.agreeing <= 32.0
@@ -136,11 +135,8 @@ def test_the_scale_is_read_off_the_end_of_a_trainer_of_its_own(tmp_path: Path) -
     write_config(folder, fine_tune_type="lora", num_layers=-1, lora_parameters=lora)
     run = Run.discover([folder], base=FIXTURES / "base", data=tmp_path / "data", budget=240)
     replay = replayed(run)
-    assert replay.reading is not None
     assert replay.reading.sound
-    assert replay.scale is not None
     assert replay.scale.configured == 160.0
-    # As above.
     assert 16.0 <= replay.scale.agreeing <= 32.0
 
 
@@ -171,7 +167,6 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     # A faulty one does, where no usual loss of the model is near it.
     skipping = reading_of("token-after-the-next")
     shown = logged(3.0, 2.0, _loss_of_answers(folder, skipping, **named))
-    assert shown.reading is not None
     assert shown.reading.code == skipping.code
     run = Run.discover([folder], **named)
     assert [each.code for each in check_called("replay").run(run).findings] == [
@@ -181,7 +176,6 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
     (folder / "adapter_config.json").write_text(whole)
     shown = logged(3.0, 2.0, _loss_of_answers(folder, skipping, **named), first=9.0)
     assert any(level.what == "report" for level in shown.configured)
-    assert shown.reading is not None
     assert shown.reading.code == skipping.code
     write_config(folder, **stated, lora_parameters=LORA)
     # The model of the second validation was saved: to be the best one, or by mistake.
@@ -193,12 +187,10 @@ def test_of_a_log_that_has_the_end_alone_three_digits_tell_its_kind(tmp_path: Pa
         ]
     write_config(folder, **stated, lora_parameters={**LORA, "scale": 160.0})
     scale = logged(3.0, 2.0, ended).scale
-    assert scale is not None
     assert (scale.configured, scale.agreeing) == (160.0, 20.0)
     # The base model alone has it: it holds what was trained if the log begins far above it.
     of_base = _loss_of_answers(folder, which="base", **named)
     scale = logged(3.0, 2.0, of_base, first=3 * of_base).scale
-    assert scale is not None
     assert scale.agreeing == 0.0
     scale = logged(3.0, 2.0, of_base, first=of_base).scale
     assert scale is None or scale.agreeing > 0.0
@@ -241,7 +233,6 @@ def test_older_versions_adapt_and_mask_otherwise(tmp_path: Path, mask: bool) -> 
     run = Run.discover([tmp_path / "adapters"], budget=240)
     replay = replayed(run)
     assert misfit(replay.configured) > 0.0
-    assert replay.reading is not None
     assert replay.reading.sound
     assert replay.reading.code == "modules-of-the-file"
     assert (header.clause in replay.reading.clause) is mask
@@ -272,7 +263,6 @@ def test_a_sound_trainer_of_another_kind_is_sound(tmp_path: Path, reading: Readi
 def test_what_a_trainer_did_is_read_off_its_log(tmp_path: Path, reading: Reading) -> None:
     run = made(tmp_path, reading, mask_prompt=reading.code == "prompt-in-the-loss")
     replay = replayed(run)
-    assert replay.reading is not None
     assert replay.reading.code == reading.code
     codes = [each.code for each in check_called("replay").run(run).findings]
     assert codes == [f"replay.{reading.code}"]
@@ -291,5 +281,4 @@ def test_exact_reports_tell_what_is_within_the_noise_of_batches(
     (reading,) = (each for each in readings() if each.code == code)
     replay = replayed(made(tmp_path, reading, **values))
     assert misfit(replay.configured) == 0.0
-    assert replay.reading is not None
     assert replay.reading.code == code

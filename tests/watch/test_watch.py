@@ -37,13 +37,6 @@ def first(rows: Iterable[LogRow], watch: Watch | None = None) -> Alarm | None:
     return next((alarm for row in rows if (alarm := watch.see(row)) is not None), None)
 
 
-def alarmed(rows: Iterable[LogRow], watch: Watch | None = None) -> Alarm:
-    """The first alarm; there has to be one."""
-    alarm = first(rows, watch)
-    assert alarm is not None
-    return alarm
-
-
 def logged(name: str) -> list[LogRow]:
     return rows_of(TrainingLog.read(list((RUNS / name).glob("train.*"))).main)
 
@@ -73,7 +66,7 @@ def test_a_run_whose_log_shows_nothing_raises_nothing(name: str) -> None:
     ],
 )
 def test_a_faulty_run_raises_its_alarm_early(name: str, verdict: AlarmKind, latest: int) -> None:
-    alarm = alarmed(logged(name))
+    alarm = first(logged(name))
     assert alarm.verdict is verdict
     assert alarm.step <= latest
 
@@ -89,7 +82,7 @@ def test_noise_alone_raises_hardly_an_alarm(noise: float, most: int) -> None:
 def test_an_explosion_in_the_middle_is_seen_within_three_reports(seed: int) -> None:
     losses = falling(60, seed)
     exploded = [loss * 2 ** max(i - 29, 0) for i, loss in enumerate(losses)]
-    alarm = alarmed(reports(exploded))
+    alarm = first(reports(exploded))
     assert alarm.verdict is AlarmKind.DIVERGING
     assert alarm.step <= 330
     assert 270 <= alarm.onset <= 310
@@ -122,6 +115,17 @@ def validated(step: int, loss: float) -> LogRow:
     return LogRow(step, {"val_loss": loss})
 
 
+def speeds(values: Iterable[float], **more: float) -> list[LogRow]:
+    return [
+        LogRow(
+            10 * i,
+            {"train_loss": 1 / i, "tokens_per_second": v * 100, **more}
+            | {"iterations_per_second": v},
+        )
+        for i, v in enumerate(values, 1)
+    ]
+
+
 #: What it is -> reports that raise no alarm.
 HARMLESS = {
     "a spike at first": spiked(3),
@@ -144,6 +148,10 @@ HARMLESS = {
     "a loss of preferences has no level": reports(
         [2.0, 2.1, 9.0, 30.0, 90.0], chosen_reward=0.5, rejected_reward=0.1
     ),
+    "a slow phase that ends": speeds([0.5] * 12 + [0.02] * 3 + [0.5] * 12),
+    "half as fast": speeds([0.5] * 12 + [0.25] * 40),
+    "the first steps compile": speeds([0.01] * 2 + [0.5] * 20),
+    "slow for some seconds only": speeds([500.0] * 12 + [20.0] * 12),
 }
 
 
@@ -156,7 +164,7 @@ def test_a_validation_loss_above_the_untouched_models_is_harm() -> None:
     rows = [validated(1, 2.0)]
     for step in (50, 100):
         rows += [LogRow(step, {"train_loss": 1.5}), validated(step, 3.0)]
-    alarm = alarmed(rows)
+    alarm = first(rows)
     assert (alarm.verdict, alarm.step) == (AlarmKind.DIVERGING, 100)
     assert "from 2.000 to 3.000" in alarm.message
 
@@ -232,39 +240,14 @@ def test_a_loss_that_stands_still_is_frozen_and_a_small_one_is_not(
     assert (alarm and (alarm.verdict, alarm.step)) == (step and (AlarmKind.FROZEN, step))
 
 
-def speeds(values: Iterable[float], **more: float) -> list[LogRow]:
-    return [
-        LogRow(
-            10 * i,
-            {"train_loss": 1 / i, "tokens_per_second": v * 100, **more}
-            | {"iterations_per_second": v},
-        )
-        for i, v in enumerate(values, 1)
-    ]
-
-
 def test_a_speed_that_collapses_for_good_is_swapping() -> None:
     rows = speeds([0.5] * 12 + [0.02] * 12, peak_memory_gb=15.0)
-    alarm = alarmed(rows, Watch(1_000))
+    alarm = first(rows, Watch(1_000))
     assert alarm.verdict is AlarmKind.SWAPPING
     assert alarm.onset == 130
     assert "Compare the peak memory with the machine's" in alarm.advice
     assert "memory peaks at 15 GB" in alarm.message
     assert alarm.saved_seconds == pytest.approx((1_000 - alarm.step) / 0.02)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [0.5] * 12 + [0.02] * 3 + [0.5] * 12,
-        [0.5] * 12 + [0.25] * 40,
-        [0.01] * 2 + [0.5] * 20,
-        [500.0] * 12 + [20.0] * 12,
-    ],
-    ids=["it comes back", "half as fast", "the first steps compile", "for some seconds only"],
-)
-def test_other_slow_phases_are_not(values: list[float]) -> None:
-    assert first(speeds(values)) is None
 
 
 def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
@@ -275,7 +258,7 @@ def test_the_speed_of_the_newer_table_is_told_by_its_tokens() -> None:
         for i in (1, 2)
     ]
     rows.append(LogRow(30, {"train_loss": math.nan}))
-    alarm = alarmed(rows, Watch(iterations=130))
+    alarm = first(rows, Watch(iterations=130))
     # 2,000 tokens in 10 iterations at 100 a second: half an iteration a second.
     assert alarm.saved_seconds == pytest.approx(200)
 
