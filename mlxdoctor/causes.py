@@ -104,7 +104,7 @@ class Cause:
         called = (
             texts
             for entry, texts in self.called.items()
-            if holds(entry, severities) and (most < self.proof or self.weights[entry] == most)
+            if holds(entry, severities) and (most < self.proof or self.weights.get(entry) == most)
         )
         texts: Mapping[str, Any] = next(called, {})
         return replace(self, weights=weights, **texts)
