@@ -142,6 +142,7 @@ TABLES = {
     "ASCII": ("+------+------+\n| step | loss |\n+------+------+\n", "| {0}   | {1:.4f} |\n"),
     "blanks": ("  step    loss      lr\n", "  {0:4d}  {1:.4f}  1e-05\n"),
     "data frame": ("   step    loss      lr\n", "0  {0:4d}  {1:.4f}  1e-05\n"),
+    "blanks in it": ("  step  loss  val_loss \\\n", "0  {0}  {1}  NaN\n1  {0}  NaN  0.5\n"),
     "tabs": ("Step\tTraining Loss\n", "{0}\t{1}\n"),
 }
 

@@ -103,8 +103,8 @@ class Columns(LineFormat):
     def _is_row(self, number: int, text: str, head: Head) -> bool:
         cells = _cells(text, head.delimiter)
         if not head.delimiter and len(cells) == head.size + 1 and cells[0].isdigit():
-            # A data frame counts its rows in front of them.
-            cells = cells[1:]
+            # A data frame counts its rows in front of them, and prints NaN where it has nothing.
+            cells = ["" if cell == "NaN" else cell for cell in cells[1:]]
         if head.delimiter != "|" and not 1 < len(cells) == head.size:
             return False
         values = [to_number(cell) for cell in cells]
@@ -127,6 +127,8 @@ class Columns(LineFormat):
 
 def _plain_head(number: int, text: str) -> Head | None:
     """The meaning of a line of names with commas, semicolons, tabs or blanks between them."""
+    # A wide data frame goes on in further lines behind it.
+    text = text.removesuffix("\\").rstrip()
     if ":" in text or "=" in text or _FIGURE.search(text):
         return None
     for delimiter in (",", ";", "\t", ""):

@@ -79,5 +79,10 @@ def _table(markup: str) -> str:
         [html.unescape(cell).strip().replace("|", "/") for cell in _CELL.findall(row)]
         for row in _ROW.findall(markup)
     ]
-    lines = [f"| {' | '.join(cells)} |" for cells in rows if len(cells) > 1]
+    # A data frame has NaN where it has nothing; a loss that is no number is written `nan`.
+    lines = [
+        f"| {' | '.join('' if cell == 'NaN' else cell for cell in cells)} |"
+        for cells in rows
+        if len(cells) > 1
+    ]
     return "\n".join(("", *lines, "")) if lines else ""
