@@ -3,7 +3,8 @@
 What it finds. An adapter_config.json without any weights: no file of factors, no checkpoint, no
 model that they were merged into.
 
-Why it matters. mlx-lm stops at such a folder, and what was to be published is not there.
+Why it matters. A folder of an adapter without its weights passes for one that was never faulty.
+mlx-lm stops at it, and what was to be published is not there.
 
 How it is measured. The files of the folder are looked at; mlx-lm writes adapter_config.json when
 training begins, and the weights beside it.

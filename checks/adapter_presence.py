@@ -1,27 +1,33 @@
 """Whether the adapter's file holds a trained adapter.
 
 What it finds. A file without LoRA factors, or with a whole model's weights; factors that were never
-trained, or lack their partner; and values that are not finite, or that no training leaves.
+trained, or lack their partner; and values that are not finite, or that no start and no training
+leaves.
 
-Why it matters. An adapter whose B is zero changes no output, and one that holds a NaN makes every
-output NaN. Values that a conversion or a rounding spoilt have names and norms in order, and the
-model answers with noise.
+Why it matters. A flag such as `_has_adapter = True` proves nothing: only tensors do. An
+adapter whose B is zero changes no output whatever it is loaded on, and one that holds a
+NaN makes every output NaN. Values that a conversion or a rounding spoilt have names and
+norms in order, and the model answers with noise.
 
 How it is measured. Every value is read. B counts as zero only if each of its elements is exactly
 zero: one update moves every B that a gradient reaches. mlx-lm and PEFT draw A uniformly within
 ±1/sqrt(inputs). A counts as drawn if none of its elements lies outside and its mean square is
 within five standard errors of that draw's, and as moved if one lies outside: A has no gradient
-while B is zero, so that such an A was trained together with a B that was lost. Signs and different
-values are counted among the first 1,024 of a factor. The magnitudes of a module start with the norm
-of its weight, with which they are compared where the base is at hand.
+while B is zero, and weight decay only makes it smaller, so that such an A was trained together with
+a B that was lost. Signs and different values are counted among the first 1,024 of a factor. A
+magnitude starts as the norm of a row of weights; those of a module together have the norm of its
+weight, with which they are compared where the base is at hand.
 
-When it is wrong. An adapter saved before the first update has B at zero and is sound. Modules that
-a model leaves unused (experts that no token was sent to, an image tower without images, keys and
-values that later layers share) are not counted. Other initialisations of A are not held to the draw
-if PEFT's configuration names them.
+When it is wrong. An adapter saved before the first update has B at zero and is sound. Where a model
+leaves modules unused (experts that no token was sent to, an image tower without images, keys and
+values that later layers share) their B stays zero, and they are not counted. Other initialisations
+of A (PiSSA, Gaussian) are not held to the draw if PEFT's configuration names them. PEFT stores
+whole weights on purpose for `modules_to_save`. A model that uses one module in several places has
+its factors several times, which is a warning only.
 
 What to do. Find out why no gradient reached the adapter, whether the rate was zero, or whether
-layers were converted at all. Where values are spoilt, use a save of the trainer itself.
+layers were converted at all: count them. Where values are spoilt, use a save of the trainer itself,
+from before they were, and convert or merge it anew.
 """
 
 import math

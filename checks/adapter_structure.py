@@ -1,25 +1,31 @@
 """Whether the adapter fits its configuration and its base model, and mlx-lm can load it.
 
 What it finds. A configuration, file name or format that mlx-lm stops at, and tensors that do not
-fit the configuration, the base model or each other.
+fit the configuration, the base model or each other: missing, misnamed, of another shape.
 
 Why it matters. mlx-lm 0.32.2 refuses such an adapter when it is served; releases before it drop
-what they do not know without a word, and the base model answers.
+what they do not know without a word, and the base model answers. A missing layer is training that
+never happened. A scale of zero gives the base model's answers in all of them.
 
-How it is measured. Names, types and shapes only, from the files' headers. What `load_adapters` does
-(mlx-lm 0.32.2, `tuner/utils.py`) is followed with the configuration that lies beside the file: LoRA
-on the last `num_layers` layers, and a key is the whole name within the layer, in PEFT's files the
-end of the name. Missing modules are an error either where `mlx_lm.lora` itself wrote the
-configuration, or where a module has factors in one adapted layer and none in another. Without a
-base model names are compared with those of all architectures that mlx-lm has, and the sizes of a
-block's modules are held against each other, which agree in all of 79 architectures.
+How it is measured. Names, types and shapes only, from the files' headers: nothing is loaded. What
+`load_adapters` does (mlx-lm 0.32.2, `tuner/utils.py`) is followed with the configuration that lies
+beside the file. mlx-lm puts LoRA on the last `num_layers` layers and matches a key against the
+whole name within the layer; PEFT matches the end of the name. Missing modules are an error either
+where `mlx_lm.lora` itself wrote the configuration, or where the same module has factors in one
+adapted layer and none in another: mlx-lm treats all its layers alike. Without a base model the
+last `num_layers` layers are as many as the file may have, names are compared with those of all
+architectures that mlx-lm has, and the sizes of a block's modules are held against each other: what
+reads the same vector has the same number of inputs in all of 79 architectures, and what leads back
+to it as many outputs.
 
-When it is wrong. Base models that MLX did not write are renamed while they are loaded: then a name
-that is not found is a warning only, as are names of an architecture that came after this release of
-mlx-lm. A trainer of one's own may load its adapters in its own way.
+When it is wrong. Base models that MLX did not write are renamed while they are loaded; then a name
+that is not found is a warning only, as are names of an architecture that came after this release
+of mlx-lm. A trainer of one's own may load its adapters in its own way. A file that was named by
+itself may have its configuration elsewhere, which is a note only.
 
 What to do. Name the base model that the adapter was trained on. Write the configuration as it was
-in training; rename or convert the tensors (`mlxdoctor convert`), which `mlxdoctor inspect` shows.
+in training; rename or convert the tensors (`mlxdoctor convert`), which `mlxdoctor inspect` shows;
+then load it once with mlx-lm.
 """
 
 import json

@@ -3,13 +3,13 @@
 What it finds. Recorded prompts in words that no training row asks with; and expected answers,
 recorded beside the model's own, that no training row gives though the rows have few answers.
 
-Why it matters. Where the rows were prepared otherwise than the prompts (stop words removed, all in
-lower case, names replaced, a column left out), or hold only some of the classes, training looks as
-usual and the model fails in use.
+Why it matters. A model answers what it was trained on. Where the rows were prepared otherwise than
+the prompts (stop words removed, all in lower case, names replaced, a column left out), or hold
+only some of the classes, training looks as usual and the model fails in use.
 
 How it is measured. Words and signs are compared as they stand, by their share in the recorded
-prompts that is in no prompt of the training rows. The measure is the share of the words of one
-training row that stand in no other. For the answers, those of the rows are counted.
+prompts that is in no prompt of the training rows. Training rows are the measure: the share of the
+words of one of them that stand in no other. For the answers, those of the rows are counted.
 
 When it is wrong. Prompts that were chosen to be unlike the rows, to see what the model makes of
 them, and answers that it is expected to refuse.
@@ -32,7 +32,8 @@ from mlxdoctor.safety.quoting import quoted
 _WORD = re.compile(r"\w+|[^\w\s]")
 #: Fewest prompts and rows that tell.
 _PROMPTS, _FEWEST = 8, 20
-#: Share of unknown words beyond that of the rows: 0.18 to 0.76 in 7 runs, 0.12 at most in 81 sound.
+#: Share of unknown words beyond that of the rows themselves: 0.18 to 0.76 in 7 runs whose
+#: rows were prepared otherwise, 0.12 at most in 81 sound ones.
 _UNKNOWN = 0.17
 #: Share of the rows of one turn that hold a word, and of the prompts that do, at most: 1 and 0 in
 #: three runs whose prompts lacked the code that their rows begin with, none in 142 others.
@@ -41,8 +42,8 @@ _COMMON, _RARE = 0.95, 0.05
 #: no row has, from and to: 0.43 and 0.67 in two faulty runs, 0 in 31 sound ones. Where none is
 #: taught, they may be written in another way.
 _LABELS, _SOME, _MOST = 0.2, 0.2, 0.8
-#: Share of the expected answers that shows that what was learned holds: 0.72 at most in 25 faulty
-#: runs.
+#: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
+#: 0.72 at most in 25 faulty ones.
 _RIGHT = 0.75
 #: Words that are quoted.
 _SHOWN = 3

@@ -1,19 +1,21 @@
 """What the saved checkpoints say about the course of the run.
 
-What it finds. Checkpoints that never change, are not finite or cannot be read; and a final file
-that is of another run, or an early checkpoint.
+What it finds. Checkpoints that never change; a B that is zero in every one of them; the first
+checkpoint with NaN or infinite values, and the last one without; a final file of another run, or
+one that is an early checkpoint; and files that are unreadable.
 
-Why it matters. Checkpoints date a failure when the log is lost, and tell which file is still good.
-One that is byte for byte the one before it means that training changed nothing in between.
+Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
+still good. A checkpoint that is byte for byte the one before it means that training
+changed nothing in between, whatever the log printed.
 
-How it is measured. Files are compared by hash, and every value is read for NaN. A is drawn at
-random when a run begins and moves little: its first values tell runs apart.
+How it is measured. Files are compared by hash. Every value of every checkpoint is read for
+NaN. A is drawn at random when a run begins and moves little:
+its first values tell runs apart. (`mlxdoctor bisect` judges every save by itself.)
 
 When it is wrong. A rate of exactly zero stops the changes on purpose. A folder used by two runs
 mixes their checkpoints.
 
-What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FILE` judges one, and
-`mlxdoctor bisect` every save by itself.
+What to do. Use the last sound checkpoint: `mlxdoctor diagnose RUN --adapter FILE` judges one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,13 +31,17 @@ from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import LoggedCourse, SaveVerdict, examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
-#: The least cosine between the starts of two saves of one run: 0.989 in 21 fixture runs.
+#: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
+#: sound and faulty.
 _OWN_START = 0.9
-#: That of the final file's start with the last save's, at most: 1.000 there, 0.0 for another seed.
+#: The cosine of the final file's start with that of the last save, at most: 1.000 in the same runs;
+#: A is drawn anew for another seed, and the cosine is 0.0.
 _OTHER_START = 0.5
-#: The loss of the last checkpoint over that of the one that was kept: 0.02 in one faulty run.
+#: The loss of the last checkpoint over that of the one that was kept, at most: 0.02 in one run
+#: whose checkpoints were sorted by name.
 _LEARNED_SINCE = 0.5
-#: Iterations of a checkpoint over those of the run: one made again may have somewhat fewer.
+#: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
+#: fewer leaves old checkpoints, and its own final file.
 _FAR_BEYOND = 10
 #: Fewer checkpoints than this show no course.
 _MIN_SHOWN = 3

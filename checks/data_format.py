@@ -3,18 +3,21 @@
 What it finds. Lines and rows that mlx-lm does not read as rows, cannot write with the chat
 template, or has no answer to learn from; and a validation split that is missing or has no batch.
 
-Why it matters. mlx-lm stops at such a line or row, sometimes in the middle of a run. What it does
-read but nobody meant to train on is learned all the same.
+Why it matters. mlx-lm stops at a line it can't read and at a row it can't tokenize, sometimes in
+the middle of a run. What it does read but nobody meant to train on is learned all the same.
 
-How it is measured. Every line is parsed. The first row decides the format, as in mlx-lm. The rows
-examined are rendered with the model's chat template. Empty answers are an error where they are more
-than a third, which is more than in data sets with unanswerable questions.
+How it is measured. Every line is parsed. The first row decides the format, as in mlx-lm, and the
+others are compared with it. The rows examined are rendered with the model's chat template. Empty
+answers are counted: a few are a note, more a warning, and where they are more than a third, which
+is more than in data sets with unanswerable questions, the error that explains a silent model.
 
-When it is wrong. A trainer other than mlx-lm may read more formats. Answers that are to be empty
-are called empty all the same. Where the log shows that the run got going, unreadable rows are
-warnings: it must have skipped them, or the files have changed.
+When it is wrong. A trainer other than mlx-lm may read more formats; rows with a chosen answer are
+a note there. Rows whose answers are to be empty, because saying nothing is what is taught, are
+called empty all the same. Where the log shows that the run got going, unreadable rows are warnings:
+it must have skipped them, or the files have changed.
 
-What to do. What the finding says: which keys or roles to rename, or which lines to repair.
+What to do. What the finding says: which keys or roles to rename to what, which model to take, or
+which lines to repair or remove.
 """
 
 import re

@@ -1,25 +1,30 @@
 """Whether the rows can teach what they are meant to.
 
-What it finds. Too few rows, rows that repeat or contradict each other, and prompts or answers that
-a step before the training spoilt or exchanged.
+What it finds. Too few rows, rows that repeat or contradict each other, pairs of one answer, prompts
+that hold their answers or what a template left, and answers that are no longer what somebody wrote
+or that belong to other prompts.
 
-Why it matters. The loss falls as it does on sound rows, and the model answers in just that way. A
-validation set that was trained on says that copies were learned well.
+Why it matters. The loss falls as it does on sound rows, and the model answers in just that way.
+Copies are learned by heart, and a validation set that was trained on says that they were learned
+well. Of two answers that exclude each other one is taught wrong.
 
 How it is measured. From the rows alone. Rows are compared exactly. Short answers to one prompt
 contradict each other if they share little of what is rare in them and are numbers, or answer other
 prompts as well. Answers are cut if many stop at the greatest length without a final sign. In
 sentences the same neighbours ("of the") meet again in other rows, 1.4 times and more as often as
-when the words of each answer are dealt out anew. A row is misplaced if both its prompt and its
-answer fit other rows far better by words that few rows have; dealing the answers out at random
-shows whether the rows can tell.
+when the words of each answer are dealt out anew. Words that few rows have tie an answer to its
+prompt: a row is misplaced if both its prompt and its answer fit other rows far better, which do not
+fit themselves; dealing the answers out at random shows whether the rows can tell.
 
 When it is wrong. Long answers, and more than ten to a prompt, are taken for variety. Labels, chat
-without a subject and translations tell nothing about misplaced answers, nor do rows about one
-subject. Words in no order on purpose are called out of order.
+without a subject and translations tell nothing about misplaced answers, nor do answers shuffled
+among rows about one subject. Words in no order on purpose are called out of order.
+Copies are an error where they are more than half of the rows and training went over the different
+ones many times.
 
-What to do. Read a few of the rows that are named, and make them again without the step that spoils
-them. Remove duplicates before splitting, and join prompts and answers by a key.
+What to do. Read a few of the rows that are named, and make them again from the original without
+the step that spoils them. Remove duplicates before splitting, and join prompts and answers by a
+key, never by their place in two lists.
 """
 
 import math
@@ -48,20 +53,24 @@ _WRITTEN = "answers as somebody wrote them"
 
 #: A share of rows below which it is a note, or nothing: a few repeats do no harm.
 NOTED = 0.05
-#: Share of rows that repeat an earlier one, for a note, a warning and an error; and passes over the
-#: different ones, for an error: 10 and more in 9 runs on copies, 5 at most in 92 sound ones.
+#: Share of rows that repeat an earlier one, for a note, a warning and an error: every row twice is
+#: a second pass. And passes over the different rows, for an error: 9 runs on copies made 10 and
+#: more, each worse than on different rows; 92 sound runs of three base models 5 at most.
 COPIED, COPIES_PASSES = (NOTED, 0.5, 0.5), 8.0
 #: Share of validation rows that are training rows, for a note and a warning (0 of 9 real tasks):
 #: the figure is no good then, and the model may be.
 LEAKED = (0.0, 0.1)
-#: Share of rows that a more frequent answer to their prompt contradicts: 0.38 and more in 9 faulty
-#: runs, 0.17 of two annotators who disagree on every third row (0 of 92 sound runs, 0 of 379 sound
-#: public data sets). And different prompts for an error: a coin is one with two answers.
+#: Share of rows that a more frequent answer to their prompt contradicts, likewise: 0.38 and more in
+#: 9 runs with contradictory rows, 0.17 of two annotators who disagree on every third row (0 of 92
+#: sound runs, 0 of 379 sound public data sets). And different prompts for an error: a coin is one
+#: with two answers.
 CONTRADICTED, CONTRADICTED_PROMPTS = (NOTED, 0.25, 0.25), 10
-#: Share of rows with one answer, whatever it is; and with one of several words, where the others
-#: differ: 0.9 in a faulty run, a third of SQuAD 2.0 (0 of 9 real tasks).
+#: Share of rows with one answer, whatever it is: then (almost) nothing else is learned. And with
+#: one answer of several words, where the others differ: a third of SQuAD 2.0 has no answer; 0.9 in
+#: a run of which nothing was said (0 of 9 real tasks).
 ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
-#: Share of pairs of one text, for a warning and an error: a few copies do no harm.
+#: Share of pairs of one text, for a warning and an error: a few copies do no harm, and of half of
+#: them the run is without effect.
 ALIKE = (0.02, 0.02, 0.5)
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
@@ -69,8 +78,9 @@ CLOSING, VARIED = 0.1, 0.5
 #: Share of the answers that lack zeros, and the fewest: half of them in a run whose numbers went
 #: through integers, none in 20 others.
 ZEROS_LOST, FEW_LOST = 0.02, 5
-#: Rows for each different answer, share of the answers with a word of their own, and of the
-#: validation rows that say them again: 13, 1.0 and 1.0 in one run, none of 45 other sets of rows.
+#: Rows for each different answer from which on they are said over, share of the answers with a word
+#: of their own, and of the validation rows that say them again: 13, 1.0 and 1.0 in one run, in none
+#: of 45 other sets of rows.
 SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 _TOKEN = re.compile(r"\w{3,}")
 #: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
@@ -95,13 +105,15 @@ CUT_LENGTH, CUT_WORDS, CUT_ANSWERS, CUT_FEW = 20, 3, 20, 3
 #: Share of the answers of the greatest length whose last word is none, or that lack a final sign
 #: where the shorter ones have it: others were made of one length.
 MID_WORD, UNFINISHED = 0.2, 0.8
-#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts, at
-#: most 0.04 in 9 sound tasks. Where none is shorter, words are cut, unless half end as forms do.
+#: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts
+#: answers, 0.04 at most in 9 sound tasks. Where hardly any is shorter, words are cut, unless half
+#: of them end in the same way, as forms do.
 CUT, MANY_CUT, ALL_CUT, SAME_END = 0.1, 0.5, 0.9, 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
-#: Words that several answers have, neighbours that meet again by chance, and the share that may.
+#: Words that several answers have, and neighbours that meet again by chance, and the share of all
+#: neighbours that may do so: else the answers can't tell.
 SHARED_WORDS, DEALT, MOST_DEALT = 25, 40, 0.75
 #: Times the neighbours that meet again by chance: 1.38 to 2.2 in six collections of sentences,
 #: 0.99 to 1.07 in the same, shuffled. None of 46 sound runs on real text has less.
@@ -109,17 +121,18 @@ IN_ORDER = 1.15
 #: Share of rows found misplaced when all are: of 98 samples of sound data above 0.4, none has over
 #: 0.02 of its rows called misplaced; two below have 0.3.
 TELLING = 0.5
-#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 faulty runs (0 of
-#: 1240 samples of 365 sound public data sets, of which 273 can tell).
+#: Share of misplaced rows, the lower end of its 95% interval: 0.09 and more in 18 runs with
+#: shuffled or contradictory answers (0 of 1240 samples of 365 sound public data sets, of which 273
+#: can tell).
 MISPLACED = 0.05
-#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher in all
-#: 1240 samples of sound data.
+#: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
+#: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
-#: Different answers, up to which they are labels: the prompt held its own and no other in at most
-#: 0.06 of the rows of 19 tasks, and in all of one that was given away.
+#: Different answers, up to which they are labels to choose from: the prompt held its own label and
+#: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
 
 

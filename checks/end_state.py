@@ -1,7 +1,7 @@
 """The loss of the saved adapter against the one that the log ends with.
 
-What it finds. A saved adapter, fused model or tuned model that is worse on the run's own validation
-rows than the log says it was when it was saved.
+What it finds. A saved adapter, fused model or tuned model that is worse on the run's own
+validation rows than the log says it was when it was saved.
 
 Why it matters. A log is about the model in memory. What was saved, fused, converted or loaded may
 be something else: half an adapter, an adapter on another base, weights rounded away.
@@ -12,10 +12,14 @@ were not measured, and how far the loss moved from the last validation to the sa
 first losses are those of another reading (`replay`), the loss is read in that way.
 
 When it is wrong. Rows that were edited since are other rows: then the base's loss is not the log's
-first one either, and only what is lost beyond doubt is an error. Of a trainer whose first losses
-can't be computed again, another kind of loss is as likely as another model: only that it agrees is
-said, or that its end is far below. Where the model is as good as mlx-lm's trainer makes it
-(`reach`), the log's losses are of another kind.
+first one either, and only what is lost beyond doubt is an error.
+
+Of a trainer whose first losses can't be computed again, another loss (smoothed labels, a mean over
+rows) is as likely as another model: only that it agrees is said. Where they differ, and the model
+is as good as mlx-lm's trainer makes it (`reach`), the log's losses are of another kind.
+
+Where nothing shows which loss the log has, only an end that is far below is told. A mean that
+counts masked tokens, or a loss divided by the accumulated batches, may be as low.
 
 What to do. Evaluate the saved adapter with `mlx_lm.lora --test` on the base that it was trained on.
 """

@@ -3,11 +3,12 @@
 What it finds. A fused model that predicts the run's own rows worse than the base model with the
 adapter does.
 
-Why it matters. A quantised model is quantised again after fusing: what is smaller than the
-quantisation step is lost. The adapter is sound then, and what is served is not.
+Why it matters. Fusing adds the update to the weights, and a quantised model is quantised again:
+what is smaller than the quantisation step is lost. The adapter is sound then, and what is
+served is not.
 
-How it is measured. Both read the same training and validation rows, 16 of each at most. The losses
-are compared row by row with a sign test, and by their means over targets.
+How it is measured. Both read the same training and validation rows, 16 of each at most. The
+losses are compared row by row with a sign test, and by their means over targets.
 
 When it is wrong. Rounding always costs something; below a share of the loss it is not told. An
 adapter that was trained further after the fusing is another one.

@@ -5,18 +5,18 @@ holds it under quantisation noise. Other weights that were changed are looked fo
 
 Why it matters. The adapter is sound then, and what is served is not it.
 
-How it is measured. Module by module fused weight less base weight is split into its part along the
-update scale · (A·B) transposed (for DoRA with the magnitude) and the rest. The part along it, over
-all modules, is the gain: 1 where it was fused once. The rest over the update's norm is the noise.
-Rounding is a squared step over 12 on average.
+How it is measured. Module by module, in blocks of rows: fused weight less base weight is
+split into its part along the update scale · (A·B) transposed (for DoRA with the magnitude)
+and the rest. The part along it, over all modules, is the gain: 1 where it was fused once.
+The rest over the update's norm is the noise. Rounding is a squared step over 12 on average.
 
 When it is wrong. The noise is measured in weights, not in answers: a large model may bear more of
 it than the small ones that the limits were measured on, which is why noise that is small beside the
 weights is only a warning; `fused-agreement` reads rows with both. An adapter that was trained
 further after the fusing, or another revision of the base, looks like noise or like another scale.
 
-What to do. Fuse again, from this base and this adapter, with `--dequantize`; or serve the adapter
-beside the base model.
+What to do. Fuse again, from this base and this adapter, with `--dequantize`; or serve the
+adapter beside the base model.
 """
 
 from collections.abc import Iterator
@@ -32,13 +32,16 @@ from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.changed_tensors import fusions
 
 # What follows was crossed by none of 64 sound fusions of 16 runs, unquantised or at 5 to 8 bits.
-#: Gain of a module without the update: sound ones have 0.99 to 1.00 (reports/fusing.md); 0 is none.
+#: Gain of a module without the update: sound fusions have 0.99 to 1.00 in every module
+#: (reports/fusing.md); 0 is none.
 _ABSENT = 0.1
-#: Gain that rounding leaves: 0.93 at 2 bits; less where the base's own steps swallow the update.
+#: Gain that rounding leaves: rounding a sum of free values to 2 bits leaves 0.93; less is left
+#: where the base is quantised already, and its own steps swallow the update.
 _KEPT = 0.5
 #: Gain away from 1: 2 bits, the worst measured rounding, moved it by 0.07.
 _SCALE = 0.1
-#: Noise over weights: at 4 bits, which models usually bear, at most 0.123, at 3 at least 0.165.
+#: Noise over weights: at 4 bits at most 0.123, at 3 bits at least 0.165. A large model's update is
+#: smaller beside its weights, and 4 bits are what it usually bears.
 _COARSE = 0.145
 #: Noise over update: at 5 to 8 bits at most 0.103, and a loss on the answers at most 0.02 nats
 #: higher; at 4 bits 0.105 to 0.212, and 0.02 to 0.09 nats.

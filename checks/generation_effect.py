@@ -1,24 +1,25 @@
 """What the adapter does to the answers.
 
-What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are the base
-model's token by token, and answers that are right less often or came no nearer to the expected
-ones.
+What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are
+the base model's token by token (though the log learned, or not), answers that are right less often
+than the base model's, and answers that came no nearer to the expected ones.
 
-Why it matters. An adapter that is not applied cannot be told from a useless one by its files, and a
-fine-tune that answers worse than what it started from is a loss.
+Why it matters. An adapter that is not applied cannot be told from a useless one by its files,
+and a fine-tune that answers worse than what it started from is a loss.
 
-How it is measured. Both models answer the same prompts greedily. Where the expected answer is
-known, an answer is right if its words are the expected ones (exact McNemar over prompts); without a
-difference there, the overlap of words (F1) is compared by a paired permutation test.
+How it is measured. Both models answer the same prompts greedily. Identical means that all answers
+are. Where the expected answer is known, an answer is right if its words are the expected ones
+(exact McNemar over prompts); without a difference there, the overlap of words (F1) is compared by
+a paired permutation test: it fell, it rose, or it certainly rose by less than a tenth.
 
-When it is wrong. Where many answers are right, as in stories, a sound model need not come nearer to
-the one in the data: unless the log ends below the loss at which one answer is the likeliest by far,
-it is a note. A very small learning rate leaves greedy answers as they are without being a loading
-fault. Less overlap of words is only a warning if the loss on the rows' answers fell by more than a
-nat.
+When it is wrong. Where many answers are right, as in stories or conversation, a sound model need
+not come nearer to the one in the data: where the log does not end below the loss at which one
+answer is the likeliest by far, it is a note. A very small learning rate leaves greedy answers as
+they are without being a loading fault. Overlap of words says little about answers of many
+sentences; less of it is only a warning if the loss on the rows' answers fell by more than a nat.
 
-What to do. Where the adapter is refused or without effect, compare its tensor names with the base
-model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
+What to do. Where the adapter is refused or without effect, compare its tensor names with the
+base model's using `mlxdoctor inspect`. Where answers got worse, see the other checks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,8 @@ _OVERLAP_DROP, _OVERLAP_KEPT, _BASE_OVERLAP = 0.1, 0.5, 0.25
 _HALF = 0.5
 #: Overlap of words that is hardly to be seen.
 _GAIN = 0.1
-#: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs end there).
+#: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
+#: end there).
 _OPEN = 0.8
 
 

@@ -4,16 +4,17 @@ What it finds. Answers with names that the tuned model has to guess, since they 
 their prompts: prompts that were cut, names that were replaced in one half of a row only, contexts
 that the chat template leaves out, a column of other rows.
 
-Why it matters. The loss falls as far as the rest of the answer goes, and the model learns to make
-names up.
+Why it matters. The loss falls as far as the rest of the answer goes, and the run looks learned.
+What it has learned is to make names up.
 
-How it is measured. The tuned model reads held-out rows. Counted are words of the answers that begin
-with a capital, that few of these answers have and the model finds unlikely, and that the training
-gives no hold for: other rows ask and answer with them, this row's prompt has not got them, and no
-row that asks nearly the same answers with them.
+How it is measured. The tuned model reads held-out rows. Counted are words of the answers that
+begin with a capital, that few of these answers have and the model finds unlikely, and that the
+training gives no hold for: other rows ask and answer with them, this row's prompt has not got them,
+and no row that asks nearly the same answers with them.
 
-When it is wrong. Where names are to be invented. Only words with a capital count, so that texts
-without one show nothing.
+When it is wrong. Where names are to be invented, the model is to invent them. Only words with a
+capital count, so that texts without one show nothing, and no free choice of words counts. A fact
+that other rows state is no such name, whether it was learned or not.
 
 What to do. Lay ten prompts beside their answers, as they are tokenized (`mlxdoctor labels`).
 """

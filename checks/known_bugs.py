@@ -1,16 +1,18 @@
 """Known bugs of mlx and mlx-lm, by what they leave behind.
 
 What it finds. What a public bug of mlx or mlx-lm does to a run: gradients that were never applied,
-a command that ends with the message of the bug.
+a command that ends with the message of the bug. Other checks find adapters that were dropped
+silently, batches without a target, and fewer iterations than an update takes.
 
-Why it matters. Settings, data and code can all be right, and the run fails all the same. Then only
-another version helps.
+Why it matters. Settings, data and code can all be right, and the run fails all the same. Then
+only another version helps, and looking for the mistake in one's own files is time lost.
 
 How it is measured. Each bug has a trace that is computed from the run's files: iterations, bits of
-the base, the message that a log ends with. A trace counts unless the log or the configuration shows
-a version without the bug. A version alone is no finding.
+the base, the message that a log ends with. A trace counts unless the log or the configuration
+shows a version without the bug. A version alone is no finding.
 
-When it is wrong. Another trainer can leave the same trace for reasons of its own.
+When it is wrong. Another trainer can leave the same trace for reasons of its own. The files
+must be those of the run.
 
 What to do. `mlxdoctor explain` with the bug's name tells what it does, where it is reported and
 which version no longer has it.

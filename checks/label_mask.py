@@ -1,18 +1,20 @@
 """Which tokens are trained on, and whether they can teach the answer.
 
-What it finds. Rows and batches without anything to learn, answers that are cut off, masked out or
-lack their end token, and rows that do not begin as they should.
+What it finds. Rows and batches without anything to learn, answers cut off by the sequence limit,
+answers without an end token, rows that do not begin with their masked prompt, doubled beginning
+tokens, and answers that a mask leaves out.
 
-Why it matters. The model learns the supervised tokens and nothing else. A batch without any divides
-zero by zero, which makes the whole adapter NaN. A model that never sees its end token never stops.
+Why it matters. The model learns the supervised tokens and nothing else. A batch without any
+divides zero by zero, and one such step makes the whole adapter NaN. A model that never sees
+its end token never stops.
 
 How it is measured. The rows are tokenized with the base model's tokenizer and chat template, cut,
-masked and put into batches by the rules of mlx-lm 0.32.2, and the targets are counted. Large files
-are examined in whole batches at even distances.
+masked and put into batches by the rules of mlx-lm 0.32.2, and the targets are counted. Large
+files are examined in whole batches at even distances; the count examined is stated.
 
-When it is wrong. A trainer other than mlx-lm may mask, cut or group rows in another way; the check
-`trained-tokens` compares with the counts in the log. Documents longer than the limit are usual in
-plain text, where being cut is at most a warning.
+When it is wrong. A trainer other than mlx-lm may mask, cut or group rows in another way; the
+check `trained-tokens` compares with the counts in the log. Documents longer than the limit are
+usual in plain text, where being cut is at most a warning.
 
 What to do. Look at the rows with `mlxdoctor labels`. Raise `max_seq_length` above the longest row,
 and use a template that ends answers with the model's end token.

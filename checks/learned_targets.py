@@ -1,23 +1,26 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned other tokens than the next ones of the answers and their end,
-that predicts the run's own answers worse than the base model, or that learned nothing.
+What it finds. An adapter that learned another token than the next, padding, or the masked prompt,
+forgot the end token or expects it at once, predicts the run's own answers worse than the base
+model, or learned nothing. Also answers that a mask left out of the loss and that got no better.
 
-Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as nicely
-as a right one. The model itself is the only witness of what it was trained on.
+Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
+nicely as a right one. The model itself is the only witness of what it was trained on.
 
-How it is measured. Base and tuned model read rows of the run's own data. For each region of a row
-(prompt, answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
-model's mean loss is subtracted from the base model's. A change counts when the sign test over rows
-is significant and the mean change is large enough in nats.
+How it is measured. Base and tuned model read rows of the run's own data. For each region of a
+row (prompt, answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
+model's mean loss is subtracted from the base model's. The unit is the row: a change counts when
+the sign test over rows is significant and the mean change is large enough in nats.
 
-When it is wrong. Answers that repeat one token are predicted equally well at every shift. A padding
-token right after the row is learned in every sound run of mlx-lm, and not reported. Rows where the
-base model is already certain have nothing to learn. Answers before the last one may be left out on
-purpose.
+When it is wrong. Answers that repeat one token are predicted equally well at every shift. A
+padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it:
+that is not reported. Of a model that predicts the answers worse than a blind guess, padding
+is not judged. Rows where the base model is already certain have nothing to learn. Answers before
+the last one may be left out on purpose.
 
-What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm would make of the
-same rows: in a trainer of your own each target is the token after its input.
+What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm
+would make of the same rows. In a trainer of your own, print one row's inputs and targets side by
+side: each target is the token after its input.
 """
 
 import math
@@ -44,11 +47,13 @@ from mlxdoctor.measure.text.statistics import SIGNIFICANCE, rate, sign_test
 from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
-#: Nats a token by which losses differ where nothing was learned: rounding is below.
+#: Nats a token by which losses differ at most where nothing was learned: rounding in half
+#: precision is below.
 UNCHANGED = 0.01
 #: Different answers that are few, and rows to each from which on they recur.
 FEW, RECURRING = 20, 8
-#: Share of a guess's loss from which on answers are hardly better; 0.73 in a sound run.
+#: Share of a guess's loss from which on answers are hardly better: 0.98 and 2.2 where they were,
+#: 0.73 in a sound run that is sure of itself where it is wrong.
 NEAR_A_GUESS = 0.9
 #: Probability that no token has that is ever the greedy choice.
 UNLIKELY = 0.1
@@ -56,7 +61,8 @@ UNLIKELY = 0.1
 #: rises in sound runs.
 PADDING_FELL = 1.5
 #: Probability of padding after padding: 0.012 to 0.43 where it was trained on, at most 0.002 in
-#: 156 sound runs of five bases; up to 0.09 of the token that mlx-lm trains once after each row.
+#: 156 sound runs of five bases. Of the token that mlx-lm pads with, which it trains once after each
+#: row, a sound model may expect more: 0.006 in one, up to 0.09 in runs with other faults.
 PADDING, OWN_PADDING = 0.006, 0.2
 #: Probability of the end token after an answer: 0.55 where it was left out of the loss, 0.95 and
 #: more in sound runs; and after an end token: 0.97 where rows were padded with it, else 0.86.
@@ -67,18 +73,20 @@ TO_LEARN = 0.3
 SHIFT_MARGIN = 0.5
 #: Nats a token by which a loss changed: a perplexity up or down by a tenth.
 CHANGED = 0.1
-#: Nats by which a base model is worse than a blind guess: a sound mixture of experts begins 1.2
-#: above on tokens it never saw; none of 94 sound runs.
+#: Nats by which a base model is worse than a blind guess, as in loss-level: a sound mixture of
+#: experts begins 1.2 above on tokens it never saw; none of 94 sound runs.
 ABOVE_UNIFORM = 1.5
-#: Of a blind guess's loss, the tuned model's at most on text that can be read: 0.2 in sound runs.
+#: Of a blind guess's loss, what the tuned model's is at most on text that can be read: sound runs
+#: of a base that is above guessing end at 0.2 of it; a broken base's answers tell (14 of 15).
 READABLE = 0.5
-#: Nats a token between held-out rows and those trained on: 0.1 in sound runs, 1.3 in an overfitted.
+#: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
+#: the overfitted one.
 MEMORISED = 0.5
 #: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
 #: with the prompt in the loss, below 0 with it masked.
 PROMPT_SHARE = 0.5
-#: Share of its base loss by which earlier answers fell at most where they were not learned: -0.3
-#: in one run, 0.15 and 0.99 in sound ones.
+#: Share of its base loss by which earlier answers fell at most where they were not learned: they
+#: rose by 0.3 of it where only closing words were trained, and fell by 0.15 and 0.99 in sound runs.
 UNLEARNED = 0.1
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "

@@ -1,26 +1,27 @@
 """Whether the step, learning rate times scale, is a usual one for the model's size.
 
-What it finds. A rate that is zero, negative or not a number; a step far above or below what is
-usual for a model of this size; a scale that looks like an alpha; and a log whose rate is not the
-configured one.
+What it finds. A rate that is zero, negative or not a number; a step far above or below
+what is usual for a model of this size; a scale that looks like an alpha; and a log whose rate is
+not the configured one, or stays constant although a schedule was configured.
 
-Why it matters. What moves a LoRA model is the rate times the scale. mlx-lm multiplies the update by
-`scale` (20 by default), where PEFT uses alpha / rank (1 or 2): a rate taken over from PEFT makes
-steps ten times too large.
+Why it matters. What moves a LoRA model is the rate times the scale. mlx-lm multiplies the update
+by `scale` (20 by default), where PEFT uses alpha / rank (1 or 2): a rate taken over from PEFT
+makes steps ten times too large, and the model is destroyed within a few of them.
 
-How it is measured. The highest rate of the run times the scale is compared with a band that becomes
-lower as the model grows. It spans mlx-lm's advice (1e-5 to 5e-5 at scale 20 for models of 1 to 3
-billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a scale of 1 to 2). The
-size is that of the base model's files, the count in the log, or what the model's name says
-("llama-3.2-3b"). A schedule counts as ignored if it would have moved the rate within the logged
-reports.
+How it is measured. The highest rate of the run times the scale is compared with a band that
+becomes lower as the model grows. The band spans mlx-lm's advice (1e-5 to 5e-5 at scale 20 for
+models of 1 to 3 billion parameters) and the best rates of published sweeps (3e-4 to 1e-3 at a
+scale of 1 to 2). The size is that of the base model's files, the count in the log, or what the
+model's name says ("llama-3.2-3b"). Before a run the configuration alone is compared. A schedule
+counts as ignored if it would have moved the rate within the logged reports.
 
-When it is wrong. It is advice from other runs, and no error except for a rate of zero: the loss
-decides. A large batch, a warm-up or clipping allows more, and models much smaller than a billion
-parameters take far more.
+When it is wrong. It is advice from other runs, not a measurement of this one: the loss decides.
+A large batch, a warm-up or clipping allows more, and models much smaller than a billion
+parameters take far more. Its findings are therefore no errors, except a rate of zero. A
+configuration that was edited after the run describes another one.
 
-What to do. Divide the rate so that rate times scale lies within the band, run 50 iterations and see
-the loss fall before a long run.
+What to do. Divide the rate so that rate times scale lies within the band, run 50 iterations and
+see the loss fall before a long run.
 """
 
 import math

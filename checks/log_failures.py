@@ -1,20 +1,25 @@
 """The run broke off, or the log ends before the run did.
 
-What it finds. What ended the run, in the words of the log, and what it means where that is known; a
-trainer's warnings; and a log that ends before the iterations it announced.
+What it finds. What ended the run, in the words of the log, with the file and line that an exception
+came from and what it means where that is known; a trainer's warnings of batches without a target,
+or of no data to validate on; and a log that ends before the iterations it announced.
 
-Why it matters. A run that broke off leaves its last checkpoint, not its last state: the adapter
-file in the folder is older than the log.
+Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
+it would have become is unknown. The adapter file in the folder is then older than the log.
 
-How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines that
-are not reports. A failure that later reports follow was survived, or belongs to an earlier attempt
-in the same file. Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the
-packages below them raise, by their type, their message, and the functions on the way.
+How it is measured. Known messages of Metal, CUDA, Python and the shell, looked for in lines
+that are not reports. An abort after an out-of-memory message is the same event. A failure
+that later reports follow was survived, or belongs to an earlier attempt in the same file.
+Exceptions are looked up in a list of those that mlx-lm 0.32.2, MLX and the packages below them
+raise, by their type, their message, and the functions on the way.
 
-When it is wrong. A log that was cut for a post ends early too, so an early end by itself is only
-noted. A message quoted in the training data is not told apart if the trainer prints rows.
+When it is wrong. A log that was cut for a post ends early too, so an early end by itself is
+only noted. A message quoted in the training data's own text is not told apart if the trainer
+prints rows.
 
-What to do. What the finding says, which is made for the exception; then resume from the last save.
+What to do. Out of memory: smaller batches, fewer layers, a shorter max_seq_length, gradient
+checkpointing. Then resume from the last save the log mentions. An exception: what the finding
+says, which is made for it.
 """
 
 import math
@@ -95,7 +100,8 @@ MAX_SHOWN = 160
 MAX_PARTS = 5
 #: Share of the announced iterations: the last report may come a few before the end.
 UNFINISHED = 0.98
-#: Nats of a training loss above which rows are not known by heart: those that are end below 0.1.
+#: Nats of a training loss above which rows are not known by heart: a sound public run that said it
+#: validates on nothing ends at 1.75, and rows that were learned by heart end below 0.1.
 BY_HEART = 0.5
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
@@ -223,7 +229,7 @@ def _bar(log: TrainingLog) -> tuple[int, int] | None:
 
 def _is_summed_up(log: TrainingLog) -> bool:
     """Whether the trainer sums up, as trainers do when they are done."""
-    return "mean_loss" in log.notes.header or bool(closing(log.main))
+    return bool(log.notes.mean_losses or closing(log.main))
 
 
 def _is_short(log: TrainingLog, reached: int | None) -> bool:
@@ -273,7 +279,7 @@ def _without_loss(log: TrainingLog) -> Iterator[Seen]:
     steps = header.get("steps", "").replace(",", "")
     step, _ = log.notes.bars.get(int(steps), (None, 0)) if steps.isdecimal() else (None, 0)
     told += [f"{steps} updates"] if steps and step is None else []
-    if told and "mean_loss" not in header and not log.main.reports:
+    if told and not (log.notes.mean_losses or log.main.reports):
         yield Seen(
             "No loss could be read in the log[: it ends at step {step} of {steps}]. It speaks of "
             "{told}.",

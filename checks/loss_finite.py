@@ -1,22 +1,22 @@
 """The loss, or what it was computed from, is not a number.
 
-What it finds. Losses that are NaN or infinite, in training or in validation alone; losses of
-exactly zero, some of which hide a NaN.
+What it finds. Training losses that are NaN or infinite; validation losses that are NaN or infinite
+although the training losses are finite; losses of exactly zero, some of which hide a NaN.
 
-Why it matters. One update with a NaN gradient turns every trained weight into NaN, and no later
-report brings them back: the model then prints token 0.
+Why it matters. These are facts, not opinions. One update with a NaN gradient turns every
+trained weight into NaN, and no later report brings them back: the model then prints token 0.
 
-How it is measured. Every report is examined; `loss_finite.toml` has the bounds. The validation loss
-before the first update tells whether the model was sound before training. A loss of exactly zero
-counts if the report before was above 0.1; a loss that fell to 0.000 slowly was rounded.
+How it is measured. Every report is examined; `loss_finite.toml` has the bounds. The validation
+loss before the first update tells whether the model was sound before training. A loss of exactly
+zero counts if the report before was above 0.1; a loss that fell to 0.000 slowly was rounded.
 
 When it is wrong. Without validation batches the validation loss is NaN, too. Training on
 preferences and rewards may have a loss of zero by construction: it is a warning there, and no
 finding if rewards or margins other than zero are logged.
 
-What to do. Go back to a checkpoint saved before the onset. NaN from the first report on points to
-the backward pass or to rows without a target; NaN after many good reports to the step size or to
-half precision.
+What to do. Go back to a checkpoint saved before the onset. NaN from the first report on points
+to the backward pass or to rows without a target; NaN after many good reports to the step size
+or to half precision.
 """
 
 from collections.abc import Iterator

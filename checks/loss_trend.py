@@ -2,26 +2,28 @@
 
 What it finds. A loss that ends far above where it began, that never moves, or that repeats to the
 last digit; and a validation loss that rises from its minimum, or stands far above the training
-loss. (A loss that fell and rose again is a row of the check `series-facts`.)
+loss, be it in the first pass over the rows. (A loss that fell and rose again is a row of the check
+`series-facts`.)
 
-Why it matters. The last value alone misleads: 9.98 looks like a number among others until one knows
-that the run began at 1.86.
+Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
+knows that the run began at 1.86. Seen early, it saves hours.
 
 How it is measured. `loss_trend.toml` has the bounds. A multiple of the base model's own loss (the
 validation loss before the first update) is a fact. Levels are medians of the first and last
 reports. Whether a level loss still falls is decided by the Theil-Sen slope and its 95% interval,
 widened for autocorrelation. With fewer than ten reports only facts are judged. Rows are known by
-heart if the validation loss is far above the training loss; that is an error if it rose, or fell no
-more for the last part of many passes over the same rows.
+heart if the validation loss is far above the training loss; that is an error if the validation
+loss rose, or fell no more for the last part of many passes over the same rows.
 
-When it is wrong. A run resumed from a trained adapter begins at a level it has already learned, and
-a log that begins in the middle does not show where it began: such runs are not called unlearned,
-nor are those whose first report averages many updates without a validation before. Of the loss of
-pairs (DPO, ORPO, CPO) only one that ends far above where it began is judged, and of training on
-rewards (GRPO, PPO) none.
+When it is wrong. The training loss averages batches and the validation loss tokens, so small
+differences between the two are ignored. A run resumed from a trained adapter begins at a level
+it has already learned, and a log that begins in the middle does not show where it began: such
+runs are not called unlearned, nor are those whose first report averages many updates without
+a validation before. Of the loss of pairs (DPO, ORPO, CPO) only one that ends far above where it
+began is judged, and of training on rewards (GRPO, PPO) none.
 
-What to do. Take the last checkpoint before the onset. For a loss that leaps, lower the learning
-rate or the scale; for one that never moves, see whether the adapter's weights changed.
+What to do. Take the last checkpoint before the onset. For a loss that leaps, lower the
+learning rate or the scale; for one that never moves, see whether the adapter's weights changed.
 """
 
 import math
@@ -59,7 +61,8 @@ _TABLE = SeriesTable.read("loss_trend.toml")
 #: Least fall by the upper end of the slope's interval that leaves it open whether a run learned. 14
 #: of 3,000 simulated sound curves get the warning, none an error.
 _POSSIBLE_FALL = 0.15
-#: Iterations in which a loss need not fall, and after which one that did not is an error.
+#: Iterations in which a loss need not fall, and those after which one that did not is an error:
+#: warm-up and low rates need some.
 _FEW_ITERATIONS, _ITERATIONS = 20, 100
 #: The rest of a fall that is past its steep start.
 _REST = 0.1
@@ -67,7 +70,8 @@ _REST = 0.1
 _BEGUN = 0.1
 #: Noises of a level by which the end lies below the start, be the slope what it may.
 _CERTAIN = 4.0
-#: Shares of the first pass between which both losses are compared: past the steepest part.
+#: Shares of the first pass between which both losses are compared: past the steepest part, and
+#: before rows may come again.
 _FIRST_PASS = (0.25, 0.95)
 #: Nats below which little is left to learn.
 _ALREADY_LOW = 0.3
@@ -100,8 +104,8 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
+        # Beside rewards a loss of tokens tells something; one of a policy lies about 0.
         if curve.lowest > _ALREADY_LOW:
-            # A loss of tokens beside rewards.
             yield from courses(log)
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
     yield from _unsought(log)

@@ -1,20 +1,22 @@
 """The reported figures against the run's own losses.
 
-What it finds. A reported perplexity or loss that is the untouched base model's, or far better than
-the trained model's; and scores that fell.
+What it finds. A reported perplexity or loss that is the untouched base model's, and one that is far
+better than the model that was trained.
 
-Why it matters. A perplexity of 7.66 made a collapsed model look fine: it was exp(2.036), the loss
-of a model without the adapter.
+Why it matters. A perplexity of 7.66 made a collapsed model look fine: it was exp(2.036), the
+loss of a model without the adapter.
 
-How it is measured. The first validation loss of a log, before any update, is the base model's. A
-figure that is close to it and far from the last one was measured without the adapter: within a
-tenth of a nat; or, where training took off a nat or more, four times nearer to the first than to
-the last. So are figures from before and after training that are the same to the digit. Where both
-models can be run, their losses on the validation rows, 16 of them at most, are the measure instead.
+How it is measured. The first validation loss of a log, before any update, is the base model's.
+A reported figure, as a loss, that is close to it and far from the last validation loss was
+measured without the adapter: within a tenth of a nat; or, where training took off a nat or more,
+four times nearer to the first than to the last, since both are over a few batches. So are figures
+from before and after training that are the same to the digit. Where both models can be run, their
+losses on the validation rows, 16 of them at most, are the measure of a figure of these rows, with
+or without a log.
 
-When it is wrong. A log averages validation batches and drops the last partial one, so that figures
-agree only roughly: one that is as close to the last loss as to the first is never judged. A metric
-whose name says "base" is taken at its word.
+When it is wrong. A log averages validation batches and drops the last partial one, so that
+figures agree only roughly: the tolerance is stated, and a figure that is as close to the last
+loss as to the first is never judged. A metric whose name says "base" is taken at its word.
 
 What to do. Evaluate again with the adapter loaded, and compare the loss with the log's.
 """
@@ -34,8 +36,8 @@ from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses, mean_loss, usual_t
 #: Nats by which figures of one model differ, as mlx-lm averages batches and drops the last (0.05 on
 #: the fixtures), and from which on two cannot be one model's.
 SAME, APART = 0.1, 0.3
-#: Nats that training took off from which on a figure of the base may be off by a part of them: by
-#: 0.7 where training took off 4.5.
+#: Nats that training took off from which on a figure of the base may be off by a part of them:
+#: first losses of one base on one task lie up to 0.7 apart, where training took off 4.5.
 FALL = 1.0
 #: Times as near to one loss as to the other, for a figure to be that model's.
 CLOSER = 4.0

@@ -7,9 +7,9 @@ Why it matters. Memory runs out at the longest batch, which may come after an ho
 the run, or swaps, which is very slow.
 
 How it is measured. Weights, adapters, the optimiser's state, what the backward pass keeps of the
-longest batch, and the logits follow from shapes (reports/preflight-memory.md: predicted beside what
-MLX reported). With `--steps` one real step on the longest batch is measured instead. The memory is
-the machine's, or on a Mac what Metal recommends to use.
+longest batch, and the logits follow from shapes (reports/preflight-memory.md: predicted beside
+what MLX reported). With `--steps` one real step on the longest batch is measured instead. The
+memory is the machine's, or on a Mac what Metal recommends to use.
 
 When it is wrong. If other programs use memory, or the run is made on another machine: say so with
 `--elsewhere` or `--memory`. The memory of unknown kinds of layers is estimated.

@@ -1,12 +1,13 @@
 """Whether training on pairs or on rewards had something to prefer, and made it likelier.
 
-What it finds. Answers that stay equally likely; a margin or a reward that falls; answers of one
-prompt that all have the same reward; a reward that rises with the length of answers, or answers
-that are cut off; and a beta that gives pairs no usable weight.
+What it finds. Chosen and rejected answers that stay equally likely; a margin or a reward that
+falls because the loss asks for it; a margin that falls on held-out rows alone; answers of one
+prompt that all have the same reward; a reward that rises with the length of answers that no longer
+end; answers that are cut off; and a beta that gives pairs no usable weight.
 
 Why it matters. The loss of such a run has no level to compare with. That of pairs asks for a margin
 only, and that of GRPO is 0 by construction. Where all answers of a group have the same reward there
-is no gradient. A reward that pays for length gets length.
+is no advantage and no gradient. A reward that pays for length gets length.
 
 How it is measured. Margins, rewards, their spread among the answers to one prompt, and the length
 of answers, from the first reports to the last; `preferences.toml` has the bounds. A margin that
@@ -41,7 +42,9 @@ PAIRS = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
 REWARDS = ("reward", "length", "cut_off", "signal", "distance")
 #: Reports of a margin or of a reward below which no course is seen.
 REPORTS = 4
-#: Column -> by how much it rises where something was learned, and by how many noises of one report.
+#: Column -> by how much it rises where something was learned, and by how many noises of one report:
+#: fifty times the last printed digit of a margin, and what a mean of a few answers can be told
+#: apart by.
 LEARNED = {"held_out_margin": (0.05, 0.0), "margin": (0.05, 3.0), "reward": (0.02, 1.15)}
 #: The share of groups without a spread from which on it is all of them, but for rounding.
 ALL_GROUPS = 0.99
@@ -49,7 +52,8 @@ ALL_GROUPS = 0.99
 MANY = 10
 #: A spread below half of the last printed digit.
 NO_SPREAD = 0.0005
-#: Twice the largest beta that SimPO's authors use, and one at which 0.01 nats are a learned pair.
+#: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
+#: a pair that was learned.
 LARGE_BETA, ABSURD_BETA = 20.0, 100.0
 
 

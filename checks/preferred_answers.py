@@ -7,8 +7,8 @@ Why it matters. The loss of such a run says only that what it was asked for came
 sign, or two keys in the wrong order, ask for the opposite.
 
 How it is measured. Both models read the chosen and the rejected answer of 16 pairs of each split.
-By how much training raised the margin between the two is held against zero with a sign test over
-the pairs.
+By how many nats the chosen one is likelier than the rejected one is the margin, and by how much
+training raised it is held against zero with a sign test over the pairs.
 
 When it is wrong. Where both answers of a pair are good, or a run was to unlearn something, a margin
 that falls may be meant.

@@ -1,25 +1,25 @@
 """Whether the answers depend on their prompts.
 
-What it finds. Training answers that their prompts do not make any likelier, while prompts do that
-on the validation rows. And a tuned model to which its rows' own prompts matter no more than those
-of other rows.
+What it finds. Training answers that their prompts do not make any likelier, while prompts do
+that on the validation rows: answers that were shuffled, or that belong to something else. And a
+tuned model to which its rows' own prompts matter no more than those of other rows.
 
 Why it matters. Shuffled answers are sound sentences: the loss falls, and the model learns to say
-what is said in general, whatever it is asked.
+what is said in general, whatever it is asked. The base model alone shows it, before training.
 
 How it is measured. Each answer is read after its own prompt and after the prompt of another row,
 one with another answer. The second loss less the first is what the prompt is worth, in nats a
 token, over the first 64 tokens of 16 to 48 rows, with its standard error over rows. The training
 rows are compared with the validation rows (test rows where there are none), by the base model.
 
-When it is wrong. Where the base model gains nothing from the prompts of the validation rows either,
-because the answers are style, or in symbols that it does not know, the rows can't be judged with
-it. Where all splits were shuffled alike, only the tuned model shows it. Rows that have one prompt
-each and want any answer, as jokes do, look the same. Validation rows of another task than the
-training rows are no measure.
+When it is wrong. Where the base model gains nothing from the prompts of the validation rows
+either, because the answers are style, or in symbols that it does not know, the rows can't be
+judged with it. Where all splits were shuffled alike, only the tuned model shows it: what it
+learned has nothing to do with the prompts. Rows that have one prompt each and want any answer, as
+jokes do, look the same. Validation rows of another task than the training rows are no measure.
 
-What to do. Read a few training rows: is the answer that of the prompt? Join prompts and answers by
-a key, never by their place in two lists.
+What to do. Read a few training rows: is the answer that of the prompt? Join prompts and answers
+by a key, never by their place in two lists.
 """
 
 import math
@@ -34,7 +34,8 @@ from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ENOUGH_ROWS
 from mlxdoctor.models.prompt_gains import Asked, PromptGains
 
-#: Rows of each split that are measured first, and at most (standard errors of 0.003 to 0.09 nats).
+#: Rows of each split that are measured first, and at most: standard errors are then 0.003 to 0.09
+#: nats.
 FIRST, MOST = 16, 48
 #: Standard errors of a difference that is not chance: chance exceeds them once in 700 times.
 ERRORS = 3.0
@@ -42,7 +43,8 @@ ERRORS = 3.0
 #: To the tuned model: 0.13 to 4.2 in 45 sound runs, 0.05 where all answers belong to other prompts,
 #: 0.00 and 0.04 in two sound runs whose small models did not learn what was asked.
 CLEAR = 0.1
-#: Of the base model's loss, what one that learned has at the most: 0.1 to 0.4; 0.9 if it collapsed.
+#: Of the base model's loss, what one that learned has at the most: 0.1 to 0.4 where answers belong
+#: to other prompts, 0.9 in a run that collapsed.
 LEARNED = 0.5
 #: What prompts are worth in the training rows, as a share of their worth in the validation rows:
 #: below the first, many answers belong to other prompts (0.40 where 70% were shuffled); below the

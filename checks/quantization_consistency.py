@@ -1,21 +1,23 @@
 """Whether a model's configuration and its tensors agree that it is quantised.
 
-What it finds. A base model or a fused model whose `config.json` says that it is quantised while its
-tensors are plain, or the other way round.
+What it finds. A base model or a fused model whose `config.json` says that it is quantised
+while its tensors are plain, or whose tensors are quantised while `config.json` says nothing
+that MLX can read.
 
 Why it matters. mlx-lm decides by `config.json` which layers it builds, and then the tensors must
 fit them. It stops with `KeyError: 'quant_method'`, with "Missing parameters" or with "Received
-parameters not in model". Tools that fuse and dequantise have left the old table behind.
+parameters not in model", before any token is read. Tools that fuse and dequantise have left the
+old table behind.
 
 How it is measured. From the names and types of the tensors alone: a matrix that MLX quantised has
 `weight` of 32-bit words and `scales` beside it. `quantization` is MLX's own table;
 `quantization_config` is read where that one is lacking, and then must name a `quant_method`. Each
 combination was loaded with mlx-lm 0.32.2. A table `quantization` without entries for single layers
-over plain tensors is a warning only, as mlx-lm then loads the model as a plain one.
+over plain tensors is a warning only, as mlx-lm then builds plain layers and loads the model.
 
-When it is wrong. Weights quantised by other libraries, which name their `quant_method`, have other
-tensors and are not judged. If mlx-lm renames the tensors of a model while it loads them, an entry
-for a single layer may have the new name.
+When it is wrong. Weights quantised by other libraries, which name their `quant_method`, have
+other tensors and are not judged. If mlx-lm renames the tensors of a model while it loads them, an
+entry for a single layer may have the new name.
 
 What to do. Remove `quantization` and `quantization_config` from the `config.json` of a model that
 was dequantised; copy them from the base model to one whose tensors are quantised.

@@ -1,7 +1,8 @@
 """Where a run ended, against what a few updates reach on the same rows.
 
-What it finds. A run that learned far less than its rows teach, whatever held it back: a setting, a
-trainer that computes something else, or a file that is not what was trained.
+What it finds. A run that learned far less than its rows teach, whatever held it back: an optimiser,
+a schedule, a rate, frozen layers, a trainer that computes something else, or a file that is not
+what was trained.
 
 Why it matters. A loss that falls is no proof of a sound run. Thirty updates with mlx-lm's defaults
 show what the rows can teach; a run of hundreds that ends far above that went wrong.
@@ -11,11 +12,12 @@ usual rate for the model's size. The losses of base model, tuned model and that 
 held-out answers are compared. Where the run lacks much of what the adapter gained, its own settings
 are tried for as many updates, and then with one of them changed back at a time. Where the log's
 losses are not those of mlx-lm step for step, all of the run's updates are made again with its own
-settings, if there is time. Of a plan (`preflight --steps`) the own settings stand for the tuned
-model, at the highest rate of the schedule.
+settings, if there is time: a trainer that computes something else has to be as good. Of a plan
+(`preflight --steps`) the own settings stand for the tuned model, at the highest rate of the
+schedule.
 
-When it is wrong. A run of very few updates, one on rows that teach slowly, or one that was to learn
-little. Rows that were edited after the run are other rows.
+When it is wrong. A run of very few updates, one on rows that teach slowly, or one that was to
+learn little. Rows that were edited after the run are other rows.
 
 What to do. Change the setting that is named. Where none is, look at the trainer and at the file.
 """

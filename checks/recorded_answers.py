@@ -1,19 +1,22 @@
 """Whose answers were recorded, and how they were asked for.
 
-What it finds. Recorded answers that are the base model's, another model's or those to other
-prompts, that were cut off, or that the tuned model gives only where it is asked in another way than
-it was trained on; and a model that learned its rows, and does not answer as is expected.
+What it finds. A model that learned its rows, and does not give the answers that are expected beside
+the recorded ones. Recorded answers that are the base model's, another model's or those to other
+prompts, that a limit cut off, that the tuned model would hardly ever say, or gives only where it is
+asked in another way than it was trained on: without the chat template, say.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
-error. A person takes them for the fine-tune's, and repairs a training that was sound.
+error. A person then takes them for the fine-tune's, and repairs a training that was sound.
 
 How it is measured. Both models answer the recorded prompts again, greedily: with the system prompt
 and format of the row that has the same question, else in the base's chat template. Only prompts
-that the two models answer differently are judged. A recorded answer is a model's if one of the two
-begins with the other, or if they have three more first words in common than it has with the other
-model's. Each is read by the tuned model: the temperature at which its tokens were most likely drawn
-is fitted, and where the model would have said something else, that is held against the tokens
-before and against what no answer holds.
+that the two models answer differently are judged, and only if the recorded answer is not the
+expected one, which both may give. A recorded answer is a model's if one of the two begins with the
+other, or if they have three more first words in common than it has with the other model's. Each
+recorded answer is read by the tuned model: the temperature at which its tokens were most likely
+drawn is fitted, and where the model would have said something else, that is held against the tokens
+before and against what no answer holds. An expected answer is given if the answer is the same text,
+names it in a sentence, or begins it up to the limit on its tokens.
 
 When it is wrong. Expected answers that were written down in another form than the rows' are other
 answers to it. An adapter that changes little gives few prompts with different answers.
@@ -46,8 +49,9 @@ _END = re.compile(rf"(?:{SPECIAL_TEXT.pattern})\s*\Z")
 _WORDS, _TELLING, _PROMPTS = 3, 2, 8
 #: Least share of the prompts that are one model's: ties in half precision change some answers.
 _SHARE = 0.75
-#: Share of the recorded answers that are the model's, to whichever prompt; and of the expected ones
-#: that a model gives which was taught others: 0 of 12 in three faulty runs, 9 and more in 13 sound.
+#: Share of the recorded answers that are the model's, to whichever prompt; and of the expected
+#: answers that a model gives at most which was taught others: none of 12 in three faulty runs, 9 to
+#: 12 of 12 in 13 sound ones that others made up.
 _ALL, _HARDLY_ANY = 0.9, 0.1
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
@@ -60,9 +64,10 @@ _TIE, _FEWEST = 0.001, 10
 #: others'), and one that no draws have; share of tokens that are not the likeliest at a high
 #: temperature (0.56 and more in six runs drawn at 1.5 to 3).
 _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
-#: Share of the tokens that the model would not have chosen which one reason explains (13 of 13 and
-#: 66 of 68 in two runs, 43 of 254 in 107 others), tokens before one in which a repeated one counts
-#: (mlx-lm's own), and different tokens that are forbidden, at most.
+#: Share of the tokens that the model would not have chosen which one reason explains, tokens before
+#: one in which a repeated one counts (mlx-lm's own), and different tokens that are forbidden, at
+#: most. 13 of 13 and 66 of 68 in two runs served with a penalty and with a logit bias; in 107 other
+#: runs 254 at most are repeated 43 times.
 _EXPLAINED, _RECENT, _FORBIDDEN = 0.9, 20, 4
 #: Ways of asking that are signs of their own.
 _CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}

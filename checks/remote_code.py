@@ -1,20 +1,21 @@
 """Code or pickles beside the weights, which a loader may run.
 
-What it finds. Configurations that name Python of their own (`model_file`, `auto_map`), a run that
-was told to trust such code (`trust_remote_code`), and files that are pickles by their names, in the
-run's folder, the base model's and a fused model's.
+What it finds. Configurations that name Python of their own (`model_file`, `auto_map`), a run
+that was told to trust such code (`trust_remote_code`), and files that are pickles by their
+names (`.bin`, `.pt`, `.pkl`, …), in the run's folder, the base model's and a fused model's.
 
 Why it matters. A model whose folder brings code can do anything on the machine that loads it:
 mlx-lm before 0.32 runs `model_file` without asking. A pickle runs what it says when it is opened.
 
-How it is measured. By names and keys alone. No pickle is opened and no code is run here: a model
-that asks for code of its own is examined from its files, and not generated with.
+How it is measured. By names and keys alone. Nothing is opened as a pickle, and no code is run
+here: a model that asks for code of its own is examined from its files, and not generated with.
 
 When it is wrong. Code from a publisher that you trust is no fault, and PyTorch trainers leave
-`optimizer.pt` and `training_args.bin` beside their checkpoints: so this is never an error.
+`optimizer.pt` and `training_args.bin` beside their checkpoints: so this is a note or a
+warning, never an error.
 
-What to do. Read the code before you load the model with `trust_remote_code`. Save pickled weights
-as safetensors, and leave pickles out of what you publish.
+What to do. Read the code before you load the model with `trust_remote_code`. Save pickled
+weights as safetensors, and leave pickles out of what you publish.
 """
 
 from collections.abc import Iterator

@@ -1,20 +1,21 @@
 """The first losses of a run against those that mlx-lm computes from the same files.
 
-What it finds. A trainer that does not compute mlx-lm's loss, and what it computes in its place.
+What it finds. A trainer that does not compute mlx-lm's loss, and what it computes in its place: a
+loss over other targets, of other inputs, of another base model, of one batch again and again.
 
 Why it matters. A run is a function of base model, rows, configuration and seed. Whatever a trainer
 does otherwise shows in its first reports, whether anybody thought of it before or not.
 
 How it is measured. The validation before the first update and the reports of the first 30
-iterations are computed again, as mlx-lm computes them. They may differ by rounding, by the sampling
-error of the rows, and by the order of the batches. Where they differ by more, the log is held
-against readings: losses as other trainers compute them. One that leaves at most a third of the
-disagreement, and agrees better than all others, is what the trainer did.
+iterations are computed again, as mlx-lm computes them. They may differ by rounding, by the
+sampling error of the rows, and by the order of the batches. Where they differ by more, the log is
+held against readings: losses as other trainers compute them. One that leaves at most a third of
+the disagreement, and agrees better than all others, is what the trainer did.
 
-When it is wrong. Rows or a configuration that were edited after the run describe another one. A
-trainer with a sound loss of its own kind is not mlx-lm either: where the tuned model is as good as
-the check `reach` asks for, that is a warning, and where it is as good as mlx-lm's trainer makes it
-in as many updates, it is no fault.
+When it is wrong. Rows or a configuration that were edited after the run describe another one.
+A trainer with a sound loss of its own kind (one that weighs tokens, say) is not mlx-lm either:
+where the tuned model is as good as the check `reach` asks for, that is a warning, and where it is
+as good as mlx-lm's trainer makes it in as many updates, it is no fault.
 
 What to do. Ask `mlxdoctor probe FILE:FUNCTION` what one step of the trainer does.
 """

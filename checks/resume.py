@@ -1,25 +1,30 @@
 """What a run resumes from is not taken up, or was not.
 
-What it finds. A file to resume from that is not there, does not fit the run's adapter, or has
-another rank; and a first validation loss that is the base model's, or far above the earlier run's.
+What it finds. A file to resume from that is not there, has no place in the run's adapter for some
+or all of its tensors, or has another rank; and a first validation loss that is the base model's, or
+lies far above where the earlier run was.
 
-Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped without a
-word, and the run starts again from the base model. Tensors of another rank replace the run's own,
-and what is saved no longer fits the configuration saved beside it.
+Why it matters. mlx-lm loads that file with `strict=False`: what does not fit is dropped
+without a word. The run then starts again from the base model, and hours of earlier training
+are lost while everything looks as usual. Tensors of another rank replace the run's own, and what
+is saved no longer fits the configuration saved beside it.
 
-How it is measured. The names and shapes in the resumed file are compared with those in the adapter
-that the run saved, or of a planned run with the modules that its configuration puts an adapter on.
-The first validation loss of the resumed run is held against the earlier run's first one and the one
-nearest before the checkpoint that was resumed from: its log lies beside that checkpoint, or comes
-before this run's in the same file. What counts is the part of the earlier fall that is lost.
+How it is measured. The names and shapes in the resumed file are compared with those in
+the adapter that the run saved, or where the run is only planned with the modules of the base model
+that its configuration puts an adapter on. The first validation loss of the resumed run is held
+against the earlier run's first one and the one nearest before the checkpoint that was resumed from:
+its log lies beside that checkpoint, or comes before this run's in the same file. What counts is the
+part of the earlier fall that is lost.
 
 When it is wrong. When the resumed file was replaced after the run began: mlx-lm overwrites
-`adapters.safetensors` in place, so that a run resumed from its own folder looks sound. With few
-validation batches each run draws others: the tolerance is a few tenths of a nat. Runs on other data
-or with another mask have other losses and are not compared.
+`adapters.safetensors` in place, so that a run resumed from its own folder looks sound. A plan
+that is looked at on another machine than the one that will train, where files lie elsewhere. With
+few validation batches each run draws others: the tolerance is a few tenths of a nat. Runs on other
+data or with another mask have other losses and are not compared.
 
 What to do. Give the run the rank, `num_layers` and `keys` of the file it resumes, or rename the
-tensors. `mlx_lm.load(model, adapter_path=...)` refuses what does not fit.
+tensors. Loading the adapter once with `mlx_lm.load(model, adapter_path=...)` refuses what does not
+fit.
 """
 
 from collections.abc import Collection, Iterator

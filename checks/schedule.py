@@ -3,14 +3,15 @@
 What it finds. Accumulation over more batches than there are iterations, a warm-up that is longer
 than the run, and a schedule that reaches zero long before the run ends.
 
-Why it matters. mlx-lm takes such settings as they are, and trains for hours at a rate of zero.
+Why it matters. mlx-lm takes such settings as they are. The run ends without an update, or at a
+rate that nobody asked for, or trains for hours at a rate of zero.
 
 How it is measured. mlx-lm counts a schedule in updates, and an update takes
-`grad_accumulation_steps` iterations: the rate of every update follows from the definitions of MLX's
-schedules.
+`grad_accumulation_steps` iterations: the rate of every update follows from the definitions of
+MLX's schedules, before a run as after it.
 
 When it is wrong. A schedule of one's own is not known here. Where a part of the warm-up is enough
-to learn, or the part before the rate was zero, the finding is a warning.
+to learn, or the part before the rate was zero, the loss says so: the finding is then a warning.
 
 What to do. Count in updates: iters / grad_accumulation_steps.
 """

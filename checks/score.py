@@ -3,16 +3,17 @@
 What it finds. A tuned model that scores significantly lower than its base model on the same
 prompts, by a measure of the user's own.
 
-Why it matters. Only the user knows what the fine-tune was for. A voice, a format or a rule can be
-lost while every general measure looks fine.
+Why it matters. Only the user knows what the fine-tune was for. A voice, a format or a rule
+can be lost while every general measure looks fine.
 
-How it is measured. The function named by the user gives every answer a number, higher being better.
-The differences between tuned and base model, prompt by prompt, are tested with a paired permutation
-test.
+How it is measured. The function named by the user gives every answer a number, higher being
+better. The differences between tuned and base model, prompt by prompt, are tested with a paired
+permutation test; the mean difference is given with its bootstrap interval.
 
 When it is wrong. It is as right as the function. Few prompts find only large differences.
 
-What to do. Read the answers with the largest loss first; they are named in the finding.
+What to do. Read the answers on the prompts with the largest loss first; they are named in the
+finding.
 """
 
 from collections.abc import Iterator

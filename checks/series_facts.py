@@ -4,11 +4,13 @@ What it finds. Columns with values that are no numbers, exactly zero, or the sam
 with a jump for good, or a peak that grows to the end: of gradients, speed, memory, rates, tokens
 and times of validation.
 
-Why it matters. These facts need few reports: a gradient of exactly zero trains nothing while the
-loss still varies with the batches, and a run that swaps goes on many times slower.
+Why it matters. These are facts, and they need few reports: a gradient of exactly zero trains
+nothing while the loss still varies with the batches, and a run that swaps goes on many times
+slower.
 
-How it is measured. Every column is described in the same way (share and place of what is not finite
-or zero, levels, the largest jump); a table says which pattern in which column is no ordinary one.
+How it is measured. Every column is described in the same way (share and place of what is not
+finite or zero, levels, the largest jump); a table says which pattern in which column is no ordinary
+one. Tokens an iteration and the share of batches that were skipped are computed from others.
 
 When it is wrong. Half-precision training with a loss scaler overflows now and then by design. A
 trainer that clips survives a lone huge norm. Another job on the machine slows a run down too. Rows

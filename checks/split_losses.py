@@ -12,9 +12,9 @@ rows is compared with that of the validation rows, and their difference with the
 model. The loss on training rows is compared with the last reports of the log, where the validation
 loss of the log is that of the validation rows.
 
-When it is wrong. Test rows may be harder on purpose: the base model does not always tell. A trainer
-that divides its loss by something reports less throughout: where the two losses of the log keep one
-ratio, nothing is said.
+When it is wrong. Test rows may be harder on purpose, or of another kind: the base model does not
+always tell. A trainer that divides its loss by something reports less throughout: where the two
+losses of the log keep one ratio, nothing is said.
 
 What to do. Read ten rows of each split side by side; print the numbers of the rows of ten batches.
 """
@@ -44,8 +44,8 @@ OF_THE_BASE = 0.5
 AS_WELL, LEARNED = 0.1, 1.0
 #: Share by which the validation loss of the log may differ from that of the rows measured.
 ALIKE = 0.2
-#: Times the training loss of the log, of held-out rows and of those trained on, and share of the
-#: first that the second is: 26, 26 and 0.9 in a run that trained on one batch.
+#: Times the training loss of the log, of the held-out rows and of those trained on, and the share
+#: of the first that the second is: 26, 26 and 0.9 in a run that trained on one batch.
 BETTER, NO_BETTER = 3.0, 0.7
 #: Share by which a ratio of two losses differs that is one and the same.
 STEADY = 0.15

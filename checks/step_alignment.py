@@ -1,22 +1,24 @@
 """Whether a trainer's loss trains each position on the token that follows it.
 
-What it finds. Rows and prompts that reach the model as one token repeated; targets that are not the
-next tokens; prompts and padding that are trained; end tokens and first tokens of answers that never
-are; rows without a trained token.
+What it finds. Rows and prompts that reach the model as one token repeated; targets that are the
+input itself, or two tokens ahead, or behind; prompts and padding that are trained; end tokens and
+first tokens of answers that never are; rows without a trained token.
 
 Why it matters. A model trained on the token it was just given learns to repeat; one trained two
-ahead learns to skip; one given blank prompts learns answers to nothing. All have a falling loss.
+ahead learns to skip; one given blank prompts learns answers to nothing. All have a falling loss,
+and nothing in the code needs to look wrong.
 
 How it is measured. From the tokens of the model's own calls, and the gradient of the loss with
 respect to the logits, which is negative at the target of a position and zero where the position
 does not count. A target is compared with the tokens around it wherever those differ from each
 other; padding is a run of padding tokens up to a row's end; prompts end where the chat template
 opens the last answer. A prompt is blank where every row begins with a run of one token that ends
-where training begins.
+where training begins. Every forward pass with a gradient is read.
 
 When it is wrong. Losses that compare whole distributions (distillation, preferences) push towards
 several tokens at once: then nothing is said of targets. Prompts are trained on purpose in many
-runs, which is a note here. mlx-lm itself trains one padding token after every row.
+runs, which is a note here; of losses of pairs and of policies it is not said. mlx-lm itself trains
+one padding token after every row.
 
 What to do. Print the tokens of one row, decoded, as the model gets them. Targets are `tokens[:,
 1:]` for inputs `tokens[:, :-1]`, with a mask on the targets that ends with the row's own end token.
@@ -45,13 +47,15 @@ _AT_OFFSET = {-1: "before it", 0: "it was just given", 2: "2 places on", 3: "3 p
 _OF_MLX_LM = "nothing in the configuration is at fault: mlx-lm does this to every run"
 #: Fewest positions that tell one offset from another.
 _POSITIONS = 8
-#: Least share of single targets, in losses of pairs and policies: 1.0 without a bonus for entropy.
+#: Least share of the trained positions with a single target, in losses of pairs and policies: 1.0
+#: unless a bonus for entropy is added.
 _CONTRAST = 0.9
 #: Least share of the prompts' tokens that are trained; a template's last line is less.
 _PROMPT = 0.5
 #: Fewest equal tokens at the start of every row that are no text.
 _RUN = 4
-#: Least share of the positions that agree on one offset: 1.0 in 254 sound steps (reports/probe.md).
+#: Least share of the positions that agree on one offset: 1.0 in sound steps and in misaligned ones
+#: (0 of 254 sound steps on four bases below, reports/probe.md).
 _AGREEMENT = 0.9
 
 CODES = {

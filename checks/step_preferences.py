@@ -1,22 +1,27 @@
 """Whether a loss of pairs or of a policy makes the better answers more likely.
 
-What it finds. Pairs that are trained the wrong way round, or of which one answer is not trained. A
-policy's loss that pushes answers whatever their rewards are, or against them.
+What it finds. Pairs that are trained the wrong way round; chosen or rejected answers that are not
+trained. A policy's loss that pushes answers whatever their rewards are; rewards that change
+nothing; rewarded answers that are made less likely.
 
 Why it matters. A sign, a swapped argument or a penalty that is differentiated along with the
-rewards leaves a loss that looks like any other: it even falls when it is minimised.
+rewards leaves a loss that looks like any other: it even falls when it is minimised. What it does to
+the answers is what counts.
 
 How it is measured. From the gradient of the logits of every forward pass: a target whose weight is
-positive is made more likely, a negative one less. Where there are rewards, the gradient is taken
-once more with every reward reversed (labels of yes and no turned round), which has to reverse what
-happens to its answer: half of the difference of the two pushes is what the rewards decide, half of
-their sum is what they do not.
+positive is made more likely, a negative one less. Chosen and rejected rows are told by the names of
+the batch's arrays, or as the trainer names them. Where there are rewards, the gradient is taken
+once more with every reward reversed, which has to reverse what happens to its answer: half of the
+difference of the two pushes is what the rewards decide, half of their sum is what they do not.
+Labels of yes and no are turned round.
 
 When it is wrong. A margin loss has no gradient for pairs that are already far enough apart, and one
 with a margin to hit pulls pairs back that are beyond it, so that less than half of the pairs the
 wrong way round are a warning; a strong restraint may outweigh small rewards, rightly, once the
 policy has moved away from its reference: probe the model that training begins with. Regression
-weighted by an exponential of the rewards makes every answer more likely by its nature.
+weighted by an exponential of the rewards makes every answer more likely by its nature. Small pushes
+are not held against a loss, for a bonus for entropy pushes without rewards. Rewards that are all
+the same say nothing of a loss that compares them.
 
 What to do. The loss of pairs is -log sigmoid(beta x ((chosen - reference chosen) - (rejected -
 reference rejected))), the reference frozen or computed beforehand. A policy's advantage is a

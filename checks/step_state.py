@@ -1,15 +1,15 @@
 """Whether a trainer trains what it means to train.
 
-What it finds. A model that has no adapter where one is expected; an adapter of which A or B is
-frozen; parameters outside it that would be trained; a model that trains nothing, or only a part of
-what is expected; a class that replaces MLX's own bookkeeping of parameters.
+What it finds. A model that has no adapter where one is expected; adapters whose A or B is frozen;
+parameters outside the adapter that would be trained; a model that trains nothing, or only a part
+of what is expected; a class that replaces MLX's own bookkeeping of parameters.
 
-Why it matters. A flag is no adapter. Without one, either nothing is trained, or the whole model is,
-and a rate meant for LoRA ruins it in a few steps.
+Why it matters. A flag is no adapter. Without one, either nothing is trained, or the whole model
+is, and a rate meant for LoRA ruins it in a few steps.
 
-How it is measured. From the live model, before any step: the names of its parameters, which of them
-MLX calls trainable, and the attributes that speak of an adapter. MLX's own method is asked, not one
-that the model's class puts in its place.
+How it is measured. From the live model, before any step: the names of its parameters, which of
+them MLX calls trainable, and the attributes that speak of an adapter. Quantized weights are counted
+unpacked. MLX's own method is asked, not one that the model's class puts in its place.
 
 When it is wrong. Training the whole model, or a head and new layers beside the adapter, is meant in
 some trainers: say expect="full" then. Where nothing was said and nothing speaks of an adapter, a
@@ -29,10 +29,12 @@ from mlxdoctor.measure.training_step.measurement import TrainingStep
 _SOUND = "an adapter on the layers it was meant for, and nothing else trainable"
 _error = partial(Symptom.error, expected=_SOUND)
 
-#: Above this share of the parameters the model itself is trained; a head is a smaller part of it.
+#: Above this share of the parameters the model itself is trained; a head or an encoder of its own
+#: is a smaller part of it, and the rest was frozen on purpose.
 WHOLE = 0.5
-#: Share of the model's parameters that is trainable outside its adapter: at most 0.002 in norms,
-#: 0.68 and more in layers left unfrozen (0 of 254 sound steps above, reports/probe.md).
+#: Share of the model's parameters that is trainable outside its adapter: norms trained besides have
+#: at most 0.002, layers left unfrozen at least 0.68 (0 of 254 sound steps on four bases above,
+#: reports/probe.md).
 OUTSIDE = 0.02
 
 

@@ -2,23 +2,28 @@
 
 What it finds. A loss that cannot be computed, is no finite mean or is above a uniform guess before
 any update; gradients that are missing, zero, not finite or enormous; and steps that fail, change
-nothing, change frozen weights, or do not lower the loss.
+nothing, change frozen weights, or leave the loss higher, not finite, or exactly where it was.
 
-Why it matters. A loss above ln of the vocabulary shows that targets, weights or tokenizer are
-wrong. A parameter without a gradient never changes. And the code between a gradient and a changed
-weight can be wrong: a filter by name that keeps nothing stops training without an error.
+Why it matters. A loss that is not finite before the first update stays so, and a loss above ln of
+the vocabulary shows that targets, weights or tokenizer are wrong. A parameter without a gradient
+never changes, however long the run is. And the code between a gradient and a changed weight can be
+wrong: filters by name, updates of a copy, an optimizer of other parameters. A filter that keeps
+nothing stops training without an error.
 
 How it is measured. The loss of the given batch with dropout off, and its gradient with respect to
 every parameter that MLX calls trainable; at B = 0, where an adapter begins, the gradient of A is
-always zero. Then every parameter before and after real steps, the user's own where they are given.
-The first gradient times what the steps changed says by how much the loss has to move. Then
-everything is put back.
+always zero. Then every parameter before and after real steps, the user's own where they are
+given. An array that was not replaced is not compared; the others are, bit by bit where they should
+be frozen. The first gradient times what the steps changed says by how much the loss has to move;
+one that does not move at all has its value from something else. Then everything is put back.
 
 When it is wrong. Experts that no token of this batch was sent to, and embeddings of tokens it does
 not have, get no gradient. A warm-up that begins at a rate of zero changes nothing in its first
-step. The value of a policy's surrogate loss says nothing by its nature. A loss may be a sum, or
-weigh tokens. A small model that is sure of other words starts above the uniform guess, up to 1.14
-nats in healthy runs.
+step. Steps on one batch with a high rate may raise its loss without harm. The value of a policy's
+surrogate loss says nothing by its nature: it is not looked at where the rewards are known, and
+losses of pairs and of policies are not held against the guess. A loss may be a sum, or weigh
+tokens. A small model that is sure of other words starts above the uniform guess, up to 1.14 nats in
+healthy runs; it is an error from 1.5 on.
 
 What to do. Print the inputs and targets of one row side by side. Look for a stop_gradient or a
 layer whose output is not used; pass the whole tree of gradients to optimizer.update(model,
@@ -46,7 +51,8 @@ _SUM = 3.0
 _ABOVE_UNIFORM = 1.5
 #: Steps after which a rate of zero is not a warm-up: a warm-up leaves zero at the second step.
 _WARM_UP = 3
-#: Largest share of unchanged parameters for a warning: a small step may change no digit.
+#: Largest share of unchanged parameters for a warning: a small step may change no digit of a large
+#: parameter.
 _FEW = 0.1
 #: Units in the last place of the loss by which rounding may move it.
 _ROUNDING = 8.0
@@ -55,7 +61,8 @@ _ROUNDING = 8.0
 _EXPECTED_MOVE = 100.0
 #: Nats from ln 2, the loss of a pair whose two answers are equally likely.
 _HALF = 1e-3
-#: Least L2 norm of an exploding gradient; at most 36 in 254 sound steps (reports/probe.md).
+#: Least L2 norm of an exploding gradient; at most 36 in sound steps (0 of 254 on four bases above,
+#: reports/probe.md).
 _EXPLODING = 1e3
 #: Least ratio of the loss after the steps to that before; below 1 in the same sound steps.
 _RISE = 2.0

@@ -1,28 +1,40 @@
 """The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
-What it finds. Degenerate answers on prompts where the base model does better, and answers with what
-a step before the training left in the rows.
+What it finds. Outputs of a single token, of special tokens only, or of a passage that repeats to
+the end, on prompts where the base model does better; answers with what a step before the training
+left in the rows; and answers that are empty, or run into the length limit although the base model
+and the expected answer are shorter.
 
-Why it matters. A collapsed model is useless however plausible its loss looks: one that printed only
-commas had reported a perplexity of 7.66.
+Why it matters. A collapsed model is useless however plausible its loss looks: a model that
+printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that
+never ends wastes every token after the answer, and one that was taught the token after the next
+answers in skips: the loss of each looks like that of any other run.
 
 How it is measured. The unit is the prompt. An answer counts as one token when runs of a single
 token make up nearly all of it, as a loop when its end repeats with a fixed period or most 4-grams
 repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a quarter of them are
 distinct or one is half of it. It never ends when it reached the length limit without the end token
-and is longer than the expected one. The share of prompts is compared with the base model's: exact
-McNemar, or, with few prompts, a sequential test (5% against 50%, false alarms 0.1%), which with
-fewer than 8 can show a fault but not that there is none. An answer that is one token 24 times over
-needs no statistic. Every different pair of neighbouring tokens is looked up among those 1 to 4
-places apart in the rows.
+and is longer than the expected one. Where the base model does so too, the limit may be too short.
+It is then reported only where most expected answers take at most half of the limit, and where the
+model learned the rows but does not expect their end token. The share of prompts, with its Wilson
+interval, is compared with the base model on the same prompts: exact McNemar, or, with few prompts,
+a sequential test (5% against 50%, false alarms 0.1%), which with fewer than 8 can show a fault but
+not that there is none. An answer that is one token 24 times over needs no statistic: it is an error
+if at least half of the few prompts get one, and neither the base model nor the data have such an
+answer. Every different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places
+apart in the rows.
 
-When it is wrong. Where right answers are repetitive (tables, digits), a sound model looks
-collapsed, unless its answers are the rows' own. Without the base model's answers, a base that is
-broken itself is not told apart, and training on long answers makes a sound model longer.
+When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
+digits) makes a sound model look collapsed where its answers are none of the rows' own, which are
+left out; answers under 8 tokens are not judged. Without
+the base model's answers, a base that is broken itself is not told apart. Training on long answers
+makes a sound model longer than its base: where no expected answer is known, never ending is only a
+warning. Where the end token is unknown, nothing has ended.
 
 What to do. Look up which token it is: a frequent one points to training that destroyed the model,
 token 0 to logits that are not finite, the pad token to padding in the loss. Otherwise see in the
-report's label strip whether the last supervised token of a row is the end token, once.
+report's label strip how inputs and targets are cut, and whether the last supervised token of a row
+is the end token, once.
 """
 
 from collections import Counter
@@ -68,8 +80,9 @@ _LONGER = 1.2
 #: to judge by: at most 0.42 in 64 runs with the finding; 0.6 in two sound DPO runs with longer
 #: answers.
 _CUT_SHORT = 0.5
-#: Of the length limit, an expected answer for which there was room; and least share of prompts with
-#: such an answer: 21 of 24 in a run that never learned its end.
+#: Tokens of an expected answer with its end, in length limits, where there was room for it; and
+#: least share of prompts with such an answer where the limit is not too short: 21 of 24 in a run
+#: that never learned its end.
 _ROOM, _WITH_ROOM = 0.5, 0.75
 #: From the worst form to the mildest: only the worst is reported.
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")

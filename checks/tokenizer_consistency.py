@@ -1,28 +1,35 @@
 """Whether tokenizer, model, chat template and rows belong together.
 
-What it finds. Tokens that the model has no embedding for, end tokens that disagree, markers of the
-template that are no tokens or were never trained, and questions and answers written as text for a
-model with a template.
+What it finds. Tokens that the model has no embedding for, end tokens on which the files or the
+template disagree, markers of the template that are no tokens or were never trained, padding that
+shares the end token's id, and questions and answers written as text for a model with a template.
 
-Why it matters. Where training ends an answer with one token and generation waits for another, the
-model never stops. Markers of equal embeddings cannot be told apart, and an adapter rarely trains
-embeddings. mlx-lm trains on rows of `text` as they stand, and asks with the template.
+Why it matters. A token beyond the vocabulary reads memory that belongs to nothing. Where training
+ends an answer with one token and generation waits for another, the model never stops. A marker
+that is no token is read as a handful of signs that the model never saw in that place. Markers whose
+embeddings are equal cannot be told apart, and an adapter rarely trains embeddings. mlx-lm
+trains on rows of `text` as they stand, and asks with the template: what was learned in another
+format comes through in part, and the answer often does not end.
 
 How it is measured. The largest token of the examined rows is compared with the model's vocabulary;
-the end tokens of the configuration files with each other, and with what the template writes after
-an answer. Markers are what the template writes around a question and an answer in the form of a
-special token (`<|im_start|>`, `</s>`). Those are untrained whose rows in the embedding, or in a
-head that is not tied to it, are zero, or differ from another marker's by less than a hundredth of
-their length. In text rows the last question is rendered with the template, and must be how the text
-before the answer ends.
+the end tokens of tokenizer_config.json with those of generation_config.json and config.json, and
+with what the template writes after an answer. Markers are what the template writes around a
+question and an answer in the form of a special token (`<|im_start|>`, `<start_of_turn>`, `</s>`).
+Those are untrained whose rows are zero, or differ from another marker's by less than a hundredth of
+their length. Only their rows are read: of the embedding, and of a head that is not tied to it. A
+tuned model's are taken where it has them. In text rows the last question is rendered with the
+template, and must be how the text before the answer ends.
 
-When it is wrong. A disagreement of end tokens matters only if generation does not stop at the one
-that training uses. Bare roles such as `<|user|>` are plain text on purpose in some families, and
-are not looked at. A row of a marker that was set to another's, as a start for training it, looks
-untrained.
+When it is wrong. Models often name several end tokens; a disagreement matters only if generation
+does not stop at the one that training uses. mlx-lm masks padding by position, whatever its id.
+Bare roles such as `<|user|>` are plain text on purpose in some families, and are not looked at.
+Where the model is asked in the rows' own format, without the template, all is well. A row of a
+marker that was set to another's on purpose, as a start for training it, looks untrained. Nothing
+is said where the adapter is on the embedding or the head.
 
-What to do. Use the tokenizer files that came with the base model. Write rows as `messages`, or ask
-in their format (`--ignore-chat-template`). Train chats on the instruct version of a base.
+What to do. Use the tokenizer files that came with the base model, and make eos_token in
+tokenizer_config.json the token that ends an answer in the chat template. Write rows as `messages`,
+or ask in their format (`--ignore-chat-template`). Train chats on the instruct version of a base.
 """
 
 import re
@@ -66,13 +73,16 @@ _CONVERSATION = (
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _OF_THE_BASE = "use the tokenizer that came with the base model"
 
-#: Rows of text that are examined, evenly, and fewest that are a question and its answer.
+#: Rows of text that are examined, evenly: all are written by one program. Fewer than so many that
+#: are a question and its answer may be examples.
 _EXAMINED, _LEAST = 64, 8
-#: Share of rows that are a question and its answer: 1.0 of six tasks in four formats, 0.0 of rules,
-#: prose and 7 sound runs on text; and of those in the template's own format, as a few may look.
+#: Share of rows that are a question and its answer: 1.0 of six tasks in four formats, 0.0 of rules
+#: and prose, of 7 sound runs on rows of text and of 2 text collections; and the share of those in
+#: the template's own format, which a few may look like by chance.
 _EXCHANGES, _RENDERED = 0.9, 0.1
-#: Share of the answers that have an end token inside (1.0 in a faulty run, none of 77 sound ones),
-#: and what stands for a blank or the end of a line in a vocabulary, which decoded text never has.
+#: Share of the answers that have an end token inside, 1.0 in one faulty run and in none of 77 sound
+#: ones that others made up; and what stands for a blank or the end of a
+#: line in a vocabulary, which decoded text never has.
 _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
 
 

@@ -3,18 +3,20 @@
 What it finds. A run in which nothing was trainable, or far more than its LoRA factors; and a file
 that lacks part of what was trained.
 
-Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first thing that
-mlx-lm prints and the cheapest proof that LoRA was attached and the rest frozen. A full model
-trained at a LoRA rate is destroyed in a few updates.
+Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
+thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
+frozen. A full model trained at a LoRA rate is destroyed in a few updates.
 
 How it is measured. Expected is the larger of two counts: rank × (inputs + outputs) over the modules
-that the configuration names, and the numbers of the LoRA factors in the adapter's file. Observed is
-what the log prints. If its count is that of the configured modules to the last printed digit, the
-file must hold as many. A quantised weight counts as the matrix that it stands for, as in mlx-lm.
+that the configuration names, and the numbers of the LoRA factors in the adapter's file.
+Observed is what the log prints. If its count is that of the configured modules to the last
+printed digit, they were all trained, and the file must hold as many. A quantised weight
+counts as the matrix that it stands for, as in mlx-lm.
 
-When it is wrong. Trainers count differently: some count the factors in the total, some count packed
-words of quantised models. If only one of the two counts is known, too many trainable parameters are
-a warning, unless the file holds them all or they are half of the model.
+When it is wrong. Trainers count differently: some count the factors in the total, some
+count packed words of quantised models. The keys that mlx-lm chooses by itself depend on
+the architecture: if only one of the two counts is known, too many trainable parameters
+are a warning, unless the file holds them all or they are half of the model.
 
 What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.

@@ -1,19 +1,22 @@
 """Whether the log's count of trained tokens fits the data and the configured mask.
 
-What it finds. Runs that trained on prompts although the configuration masks them, runs that trained
-on padding, and runs whose count no way of counting the data explains.
+What it finds. Runs that trained on prompts although the configuration masks them, runs that
+trained on padding, and runs whose count no way of counting the data explains.
 
-Why it matters. The count is the only trace that a mask leaves in a log.
+Why it matters. The count is the only trace that a mask leaves in a log. A mask that was
+configured but not applied, or one that forgot the padding, otherwise shows in nothing but the
+model's behaviour.
 
-How it is measured. The expected count per iteration is computed from the rows' tokens for every
-usual way of counting: the whole row or the answer only, with and without mlx-lm's extra padding
-token, with and without what the template writes last, and with the padding. The log's average must
-agree within four standard errors (of the batches that a part of an epoch happens to draw, and of
-the rows examined) and the log's own rounding. A count that is the same in every report although
-rows differ in length comes from rows of fixed width.
+How it is measured. From the rows as the tokenizer makes them, the expected count per iteration
+is computed for every usual way of counting: the whole row or the answer only, with and without
+mlx-lm's extra padding token, with and without what the template writes last, and with the
+padding. The log's average must agree within four standard errors (of the batches that a part
+of an epoch happens to draw, and of the rows examined) and the log's own rounding. If the configured
+count does not fit, the counts that fit are reported, or that none fits. A count that is the same in
+every report although rows differ in length comes from rows of fixed width.
 
-When it is wrong. The data must be those of the run. Packing several rows into blocks of one length
-gives a fixed count too, and is not at fault by itself.
+When it is wrong. The data must be those of the run. Packing several rows into blocks of one
+length gives a fixed count too, and is not at fault by itself.
 
 What to do. Compare `mlxdoctor labels` with what the trainer's loss masks.
 """

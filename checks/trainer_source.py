@@ -4,16 +4,17 @@ What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and
 that lie beside a run and use MLX: one code per rule. And a program that loads the adapter on
 another base model than the run was made on.
 
-Why it matters. Such code looks right, and its losses fall.
+Why it matters. Such code looks right, and its losses fall; reports of failed runs show it
+again and again.
 
-How it is measured. From the syntax tree alone: nothing is imported or run. Of a run's folder and
-the folders in it, twenty files at most are read; tests are left out.
+How it is measured. From the syntax tree alone. Nothing is imported or run by this check. Of a
+run's folder and the folders in it, twenty files at most are read; tests are left out.
 
 When it is wrong. A file may have code that the run never reached: so no finding here is an error by
-itself. Beside a run that mlx-lm made, mistakes in files are notes.
+itself. Beside a run that mlx-lm made the files need not have trained anything, and their mistakes
+are notes. What the training step really does is measured by the checks of a step.
 
-What to do. `mlxdoctor explain RULE` shows a bad example and a good one. The checks of a step
-measure what the trainer really does.
+What to do. `mlxdoctor explain RULE` shows a bad example and a good one.
 """
 
 import re

@@ -1,18 +1,19 @@
 """Whether the run was long enough to learn anything.
 
-What it finds. A run that ended after a few updates and a small part of one pass over its rows, with
-a loss that hardly fell, or was still falling; and one that ended after a dozen at most.
+What it finds. A run that ended after a few updates and a small part of one pass over its rows,
+with a loss that hardly fell, or was still falling; and one that ended after a dozen at most.
 
-Why it matters. Nothing is broken in such a run, and the tuned model is the base model. It is taken
-for a failed one, or for a sound one.
+Why it matters. Nothing is broken in such a run, and nothing was learned: the tuned model is the
+base model. It is taken for a failed one, or, since nothing looks wrong, for a sound one.
 
 How it is measured. The rows seen are the iterations times the batch size, those of the log where
-there is one. They are held against the rows of the training split, or against a few batches where
-the data are not at hand. A loss that fell says that the run learned all the same; but after a dozen
-updates a sound run has a good part of its fall still before it.
+there is one. They are held against the rows of the training split, or against a few batches
+where the data are not at hand. A loss that fell, in training or validation, says that the
+run learned all the same. After a dozen updates a sound run has a good part of its fall still before
+it, whatever its first losses say.
 
-When it is wrong. A large rate can learn from twenty rows; the loss then shows it, if there is a log
-with two losses in it. A trainer that makes several updates of one batch sees fewer rows.
+When it is wrong. A large rate can learn from twenty rows; the loss then shows it, if there is a
+log with two losses in it. A trainer that makes several updates of one batch sees fewer rows.
 
 What to do. Train for at least one pass over the rows, and look at the validation loss again.
 """
@@ -28,8 +29,8 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Severity, Sign, Symptom
 
-#: Updates and passes over the rows below which a run has hardly begun: a sound one at a usual rate
-#: has lost a tenth of its loss by then.
+#: Updates and passes over the rows below which a run has hardly begun: a sound run at a usual rate
+#: has lost a tenth of its loss by then. 0 of 5 sound fixture and ward runs, which make 120 or more.
 FEW_UPDATES, FEW_PASSES = 30, 0.25
 #: Updates and passes after which nothing is learned for good: after ten, 62 sound runs of real text
 #: have 0.15 and more of the fall of their loss before them; after 20 some are done.

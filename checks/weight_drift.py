@@ -1,23 +1,27 @@
 """How far the adapter moves the model.
 
-What it finds. Updates as large as the weights they are added to, or too small to change any output;
-a module whose update is out of all proportion; and a B that was still moving straight ahead when
-training ended.
+What it finds. Updates as large as the weights they are added to; updates too small to
+change any output; a module whose update is out of all proportion; and a B that was still
+moving straight ahead when training ended.
 
-Why it matters. A LoRA update is a correction: once it is several times the weight itself, the base
-model is overwritten. One below the rounding of the weights is no update. Once a run has learned
-what lies nearest, its gradients turn and B goes to and fro.
+Why it matters. A LoRA update is a correction. Once it is several times the weight
+itself, the base model is overwritten, and what is left prints one token or noise,
+whatever the loss says. An update below the rounding of the weights is no update. Once a
+run has learned what lies nearest, its gradients turn and B goes to and fro; one whose B
+still went straight at the end had only begun, however its loss looks.
 
-How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm. With the base model at
-hand it is divided by ‖W‖ and the median over the modules is judged. Without it, or where weights
-are next to nothing, ‖W‖ is taken to be that of a matrix of rms 1/sqrt(inputs), and errors are given
-only where sound runs are far from it. A gradient that never changed would take B a known distance
-under Adam's default momenta; the root mean square of B over that distance, median over modules, is
-how straight B went. A schedule's rates only shorten the distance.
+How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius norm, from r × r
+products. With the base model at hand it is divided by ‖W‖ and the median over the
+modules is judged. Without it, or where weights are next to nothing, ‖W‖ is taken to be that of a
+matrix of rms 1/sqrt(inputs), and errors are given only where sound runs are far from it. Modules
+whose B is zero are left out: they have no update. One module is judged by itself where its update
+is many times its weights and the median module's. A gradient that never changed would
+take B a known distance under Adam's default momenta; the root mean square of B over that distance,
+median over modules, is how straight B went. A schedule's rates only shorten the distance.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA rescales the sum
-afterwards. A resumed run may have moved further than its own rate allows, and a run of a few dozen
-updates goes straight at any rate: neither is judged by that.
+afterwards. A resumed run may have moved further than its own rate allows, so resumed runs are not
+held to it. A run of a few dozen updates goes straight at any rate, and is not judged by that.
 
 What to do. If the update is too large, lower rate × scale. If it is too small, look at rate, scale
 and the number of updates. `mlxdoctor inspect` shows every module.
@@ -39,26 +43,31 @@ from mlxdoctor.measure.weights.adapter_facts import adapter_facts
 
 #: Without the base model an update is called too small at a quarter of the limit.
 _NOMINAL_SHARE = 0.25
-#: Below this share of the limits an update is nothing; sound ones are 50 times the limit at least.
+#: Below this share of the limits an update is nothing: such adapters' answers are the base's. That
+#: of sound runs is 50 times the limit at least.
 _NOTHING = 0.2
-#: ‖ΔW‖ of one module over ‖W‖, and over the median module's: 1.1 and 2.3 at most in sound runs.
+#: ‖ΔW‖ of one module over ‖W‖, and over the median module's: ten times what sound runs reach, 1.1
+#: of the weights and 2.3 of the median module.
 _LONE = 10.0
 #: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
 _ENOUGH_UPDATES = 50
 
-#: ‖ΔW‖/‖W‖ for a warning: 2.0 to 2.8 in three runs at five times a sound scale. Crossed by 0 of 98
-#: healthy runs of three base models: 1.7 at most. From `EXPLODED` on it is an error.
+#: ‖ΔW‖/‖W‖ for a warning: 1.7 in healthy runs at most, 2.0 to 2.8 in three at five times a sound
+#: scale; runs at 1.8 to 2.9 are impaired, some not for good. Crossed by 0 of 98 healthy runs of
+#: three base models. From `EXPLODED` on it is an error.
 LARGE = 1.8
 #: ‖ΔW‖/sqrt(min(in, out)) for an error, without the base model: a run damaged by its scale is at
-#: 7.1, one that repeats one token at 23. Crossed by 0 of 126 sound runs of four base models: 0.9 at
-#: most. From `NOMINAL_LARGE` on it is a warning.
+#: 7.1, one that repeats one token at 23; sound weights of large models are smaller than such
+#: weights, and their updates are, too. Crossed by 0 of 19 healthy runs, 0 of 126 sound runs of four
+#: base models: 0.9 at most. From `NOMINAL_LARGE` on it is a warning.
 NOMINAL_EXPLODED = 5.0
 #: ‖ΔW‖/‖W‖: half a unit of bfloat16's last place is 2^-9; a run at a rate of 1e-7 that did not
-#: lower its loss reached 1.4e-3, one that barely learned 1.4e-2. Crossed by 0 of 19 healthy runs.
+#: lower its loss reached 1.4e-3, one at 1e-6 that barely learned 1.4e-2. Crossed by 0 of 19 healthy
+#: runs.
 NEGLIGIBLE = 2e-3
 #: Rms of B over the straight way. 150 updates of three base models: 0.36 to 0.54 at a hundredth of
-#: a sound rate or less, 0.33 at a thirtieth, 0.21 at a tenth. Crossed by 0 of 98 healthy runs of
-#: three base models: 0.14 at most.
+#: a sound rate or less, 0.33 at a thirtieth, 0.21 at a tenth, 0.15 at a fifth; sound ones 0.14 at
+#: most. Crossed by 0 of 98 healthy runs of three base models.
 STRAIGHT = 0.27
 
 

@@ -60,13 +60,17 @@ class RunReport(Report):
         return first_screen(self)
 
     def save(self, folder: AnyPath, formats: Iterable[str] = ("markdown",)) -> list[Path]:
-        """Write the report into a folder, as "markdown" (with its pictures), "html" or "json".
+        """Write the report into a folder, which is made.
+
+        Args:
+            formats: names of formats: "markdown" (with its pictures), "html", "json".
 
         Returns:
             The files that were written.
 
         Raises:
-            InputError: the folder can't be written, or lies in the run's own.
+            InputError: the folder lies in the run's own, in which nothing is written, or it
+                can't be written.
         """
         target = Path(folder)
         refuse_inside(target, self.run.files.roots)

@@ -135,7 +135,11 @@ class Group:
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """All causes by id, groups of findings and tiers (in log-odds) by name, as in the file."""
+    """All causes by id and all groups of findings by name, in the file's order.
+
+    Attributes:
+        tiers: what each is worth, in log-odds.
+    """
 
     causes: Mapping[str, Cause]
     groups: Mapping[str, Group]
@@ -166,7 +170,11 @@ class KnowledgeBase:
         return frozenset(codes)
 
     def require_known(self, codes: Iterable[str]) -> None:
-        """Raise `InputError` if it mentions others than these codes: those of all checks."""
+        """See that it mentions only these codes, those of all checks; loading it imports no check.
+
+        Raises:
+            InputError: it mentions another one.
+        """
         if unknown := ", ".join(sorted(self.codes.difference(codes))):
             raise InputError(FILE, f"no check reports {unknown}", "see `mlxdoctor checks`")
 

@@ -24,9 +24,13 @@ class Floor:
 
 @dataclass(frozen=True)
 class LossCurve(Exhibit):
-    """The loss over the run, in nats a token, and what it can be compared with.
+    """The loss over the run, in nats a token.
 
-    `onset`, where it begins to go wrong, is the report's. `axis` is what the iterations count.
+    Attributes:
+        train, val: the training and the validation loss.
+        onset: where it begins to go wrong; several checks tell, and the report says it.
+        floors: what it can be compared with.
+        axis: what the iterations count.
     """
 
     figure: ClassVar[str] = "loss"

@@ -19,7 +19,13 @@ class ItemStatus(StrEnum):
 
 @dataclass(frozen=True)
 class GatedFinding:
-    """A finding and what the policy made of it; the reason is that of the ignore."""
+    """A finding and what the policy made of it.
+
+    Attributes:
+        ruling: "fails" the item; "noted" only; or "suppressed".
+        suppressed_by: "ignore" or "baseline"; None where it is not suppressed.
+        reason: the ignore's reason; "" where there is none.
+    """
 
     finding: Finding
     ruling: Literal["fails", "noted", "suppressed"]

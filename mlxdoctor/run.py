@@ -35,6 +35,12 @@ class Run:
 
     Every kind of evidence is read once, when a check first asks for it, and remembered. A file
     that can't be read is listed in `unreadable` and counts as missing.
+
+    Attributes:
+        files: which file is which kind of evidence.
+        options: what the user said.
+        progress: to be told about work that takes seconds.
+        budget: how long models may run.
     """
 
     files: RunFiles
@@ -158,7 +164,11 @@ class Run:
         return value
 
     def need(self, kind: type[T]) -> T:
-        """As `get`; raises `Missing` with the reason where there is none."""
+        """As `get`, for evidence that builds on other evidence.
+
+        Raises:
+            Missing: there is none; the reason is passed on.
+        """
         value = self.get(kind)
         if value is None:
             # Of a run of its kind that has no such evidence nothing is lacking.

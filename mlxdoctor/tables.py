@@ -38,8 +38,12 @@ def record(
 ) -> Record:
     """One table as a dataclass whose fields are the table's keys, with `-` for `_`.
 
-    Lists become tuples, and text loses the space around it. `file` and `name` are for messages,
-    `given` the fields that are not read from the table as they stand.
+    Lists become tuples, and text loses the space around it.
+
+    Args:
+        kind: a field without a default is a key that the table must have.
+        file, name: of the table, for messages.
+        given: fields that are not read from the table as they stand, by name.
 
     Raises:
         InputError: the table has a key that is no field, or lacks one.

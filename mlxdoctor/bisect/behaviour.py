@@ -137,7 +137,8 @@ def is_higher(rises: Floats) -> bool:
 class SaveMeasure:
     """Puts saves on the base model one after the other; the base is loaded and asked once.
 
-    It measures on the `split` of its data.
+    Attributes:
+        split: the split of its data that it measures on.
 
     Raises:
         Missing: the base model or the data is not at hand, or models may not be run.

@@ -9,7 +9,8 @@ from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.tables import pattern, record, shipped
 
-#: Prefix of named groups of a row's text, which is always quoted: `--no-text` withholds quotations.
+#: Prefix of named groups that match text of a training row. That text is always quoted, because
+#: `--no-text` withholds what is quoted.
 _ROW_PREFIX = "row_"
 #: Most characters of a quoted group.
 _MAX_QUOTED = 60
@@ -19,9 +20,17 @@ _LAST_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.D
 
 @dataclass(frozen=True)
 class KnownException:
-    """An exception that runs end with; the head of exceptions.toml says what each key is for.
+    """An exception that runs end with.
 
-    A type, message, function or code that is empty fits any.
+    Attributes:
+        id: the table's name in exceptions.toml.
+        finding: the symptom that the check `log-failures` reports.
+        says: one sentence on what it means, a template that named groups of `message` fill.
+        remedy: one sentence on what to do, a template filled from the same groups.
+        type: names of exceptions, without their modules; empty for any.
+        message: a pattern found in the exception's message; None for any.
+        within: a function that the traceback shows; empty for any.
+        code: a pattern found in the source line in which the traceback ends; None for any.
     """
 
     id: str
@@ -60,7 +69,11 @@ def meaning_of(failure: LogFailure) -> KnownException | None:
 
 @cache
 def known_exceptions() -> Mapping[str, KnownException]:
-    """The known exceptions by id, in the order of exceptions.toml."""
+    """The known exceptions by id, in the order of exceptions.toml.
+
+    Raises:
+        InputError: a table of exceptions.toml has an unknown key or lacks one.
+    """
     known, file = {}, "exceptions.toml"
     for name, table in shipped(__package__, file).items():
         patterns = {key: pattern(table, key) for key in ("message", "code")}

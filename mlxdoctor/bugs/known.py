@@ -28,10 +28,22 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True)
 class KnownBug:
-    """A bug of mlx, mlx-lm or another trainer; known_bugs.toml says what each key is for.
+    """A bug of mlx, mlx-lm or another trainer.
 
-    Its finding's code is `known-bugs.` and its id. One without `since` was there from the first
-    version on, one without `fixed` is not fixed yet.
+    Attributes:
+        id: its name; the finding's code is `known-bugs.` and the name.
+        title: a short sentence.
+        package: the package that has the bug.
+        references: URLs of an issue, a change or the source.
+        explanation: what the bug does, for a person who meets it for the first time.
+        remedy: what to do.
+        since: the first version with the bug; None if all versions before `fixed` have it.
+        fixed: the first version without the bug; None if it is not fixed yet.
+        verified: the last release in which a bug without a fix was seen.
+        says: the template of the sentence about its trace in a run; "" if a run shows no trace.
+        error: a pattern of the error message that the bug ends a command with; None if it ends
+            none.
+        seen_by: what finds the bug in a trainer's code or step: `lint RULE` or `probe CODE`.
     """
 
     id: str
@@ -62,7 +74,11 @@ class KnownBug:
 
 @cache
 def load_known_bugs() -> Mapping[str, KnownBug]:
-    """The known bugs by id, in the order of the files."""
+    """The known bugs by id, in the order of the files.
+
+    Raises:
+        InputError: a table has an unknown key or lacks one.
+    """
     bugs: dict[str, KnownBug] = {}
     for file in _FILES:
         for name, table in shipped("mlxdoctor.bugs", file).items():

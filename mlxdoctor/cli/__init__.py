@@ -18,7 +18,8 @@ EXIT_BROKEN_PIPE = 141
 #: What writing fails with where the device, not the program, is at fault.
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-#: Command -> its line in `mlxdoctor --help`; each is `command` in the module `mlxdoctor.cli.NAME`.
+#: Command -> its line in `mlxdoctor --help`, so that help loads no command. Each
+#: is `command` in the module `mlxdoctor.cli.NAME`.
 COMMANDS: Mapping[str, str] = {
     "preflight": "See whether a run would fail, before it is made.",
     "diagnose": "Find out why a fine-tune failed, and write a report.",

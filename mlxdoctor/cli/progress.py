@@ -19,7 +19,11 @@ LINE_AFTER = 10.0
 class ProgressLine(AbstractContextManager["ProgressLine"]):
     """A progress callback that draws `label [####    ] done/total`.
 
-    Where standard error is no terminal, it writes `lines` every ten seconds.
+    Where standard error is no terminal, it writes a line every ten seconds.
+
+    Args:
+        clock: seconds that only ever rise.
+        lines: whether to write those; not for what takes days.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, lines: bool = True) -> None:

@@ -69,9 +69,14 @@ LIBRARIES: Mapping[Library, LibraryFormat] = {
 
 @dataclass(frozen=True, eq=False)
 class PortableModule:
-    """One adapted module, whose weight changes by scale · (A·B)ᵀ.
+    """One adapted module: its weight changes by scale · (A·B)ᵀ.
 
-    A is (in, r), B is (r, out), and DoRA's magnitude (out,).
+    Attributes:
+        name: the module in the base model.
+        a: (in, r).
+        b: (r, out).
+        magnitude: DoRA's (out,), or None.
+        scale: what A·B is multiplied by.
     """
 
     name: str
@@ -94,7 +99,11 @@ class PortableModule:
 
 
 def stored_values(tensor: TensorRef) -> Stored:
-    """The values of a tensor as they are stored; raises where both libraries have no such type."""
+    """The values of a tensor in the type that they are stored in: float32, float16 or bfloat16.
+
+    Raises:
+        InputError: its type is not one that both libraries load, or it cannot be read.
+    """
     import ml_dtypes
 
     types: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}

@@ -41,7 +41,7 @@ COARSEST = 0.002
 #: Places on the way of a series that are told, as shares of it, and values that are told singly.
 STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 4
 #: Noises of a report, and share of the highest beside it, by which a lone one stands out; and how
-#: many on either side are beside it.
+#: many on either side are beside it. It is told of 22 of 414 public logs, and speaks for no cause.
 LONE, LONE_SHARE, BESIDE = 8.0, 0.5, 2
 #: By how much of itself a loss moves from report to report in a training that learns.
 STILL = 0.03
@@ -334,7 +334,7 @@ def stations(iterations: Iterations, values: Floats, edge: int) -> list[tuple[in
         return [(int(iterations[i]), float(values[i])) for i in range(1, count - 1)]
     middles = [max(int(share * (count - 1)), 1) for share in STATIONS]
     return [
-        (int(iterations[middle]), float(np.median(values[max(middle - edge // 2, 1) :][:edge])))
+        (int(iterations[middle]), median(values[max(middle - edge // 2, 1) :][:edge]))
         for middle in middles
     ]
 

@@ -123,7 +123,7 @@ class TextFacts:
 
 
 def describe(texts: Sequence[str]) -> TextFacts:
-    """Describe a set of texts, which is not empty."""
+    """Describe a set of texts."""
     stripped = [text.strip() for text in texts]
     counts = Counter(stripped)
     return TextFacts(

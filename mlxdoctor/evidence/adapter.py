@@ -84,6 +84,9 @@ class LoraModule:
         """A as (in, r) and B as (r, out), as stored; (E, in, r) and (E, r, out) with experts.
 
         Float64 where they are stored so, else float32.
+
+        Raises:
+            InputError: the file changed or cannot be read.
         """
         a, b = self.a.load(), self.b.load()
         if self.naming == "peft" or self.experts is not None:
@@ -128,7 +131,12 @@ class Adapter:
 
     @classmethod
     def read(cls, path: Path, *, is_loose: bool = False) -> Self:
-        """Read the names and shapes in an adapter's file, or in the folder that holds it."""
+        """Read the names and shapes in an adapter's file, or in the folder that holds it.
+
+        Raises:
+            InputError: there is no such file, it is not a sound .safetensors, or its modules or
+                their factors are over a limit.
+        """
         file = adapter_file(path)
         if file.suffix == ".npz":
             problem = "is an .npz archive, which mlx-lm does not load as an adapter any more"
@@ -185,7 +193,11 @@ class Adapter:
 
 
 def adapter_file(path: Path) -> Path:
-    """The file of weights that `path` is, or that the folder `path` holds."""
+    """The file of weights that `path` is, or that the folder `path` holds.
+
+    Raises:
+        InputError: the folder holds none.
+    """
     if not path.is_dir():
         return path
     for name in FILE_NAMES:

@@ -59,7 +59,12 @@ class BaseModel:
 
     @classmethod
     def read(cls, path: Path) -> "BaseModel":
-        """Read `config.json` and the headers of the weight files."""
+        """Read `config.json` and the headers of the weight files.
+
+        Raises:
+            InputError: the folder has no configuration, one with impossible sizes, or no sound
+                .safetensors weights.
+        """
         config, source = read_json_object(path / "config.json")
         files = model_files(path)
         read = [read_safetensors(file) for file in files]
@@ -151,6 +156,9 @@ class BaseModel:
 
         A matrix with more rows than `max_rows` is estimated from that many: off by about the
         relative spread of the rows' norms over 2·sqrt(max_rows): a few percent at most.
+
+        Raises:
+            InputError: the module has no weight, or it cannot be read.
         """
         matrix = self.stored.get(f"{module}.weight")
         if matrix is None or not matrix.is_float:

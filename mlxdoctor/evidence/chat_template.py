@@ -73,7 +73,11 @@ class ChatTemplate:
     def render(
         self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> str:
-        """The text of a conversation; raises `TemplateFailure`, a clause for the user."""
+        """The text of a conversation.
+
+        Raises:
+            TemplateFailure: as the class says; the text is a clause for the user.
+        """
         if isinstance(self._compiled, TemplateFailure):
             raise self._compiled.with_traceback(None)
         if not messages:

@@ -18,7 +18,12 @@ _PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved state of the adapter; the final file has no iteration in its name."""
+    """One saved state of the adapter.
+
+    Attributes:
+        iteration: the iteration in its name; None for the final file, which has none.
+        path: the file of weights.
+    """
 
     iteration: int | None
     path: Path
@@ -30,7 +35,11 @@ class Checkpoint:
 
     @cached_property
     def adapter(self) -> Adapter:
-        """Its tensors' names and shapes."""
+        """Its tensors' names and shapes.
+
+        Raises:
+            InputError: the file is unusable.
+        """
         return Adapter.read(self.path)
 
     @cached_property
@@ -44,7 +53,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """What a run saved: the numbered checkpoints by iteration, then the final file."""
+    """The checkpoints that a run saved.
+
+    Attributes:
+        path: the run's folder.
+        checkpoints: the numbered ones by iteration, then the final file if there is one.
+    """
 
     kind: ClassVar[str] = "checkpoint history"
 
@@ -59,7 +73,11 @@ class CheckpointHistory:
 
     @classmethod
     def read(cls, path: Path) -> "CheckpointHistory":
-        """Find the checkpoints in a run's folder, mlx-lm's or PEFT's."""
+        """Find the checkpoints in a run's folder, mlx-lm's or PEFT's.
+
+        Raises:
+            InputError: it is not a folder, or it holds no numbered checkpoint.
+        """
         if not path.is_dir():
             raise InputError(path, "is not a folder", "name the folder that holds the checkpoints")
         numbered: list[Checkpoint] = []

@@ -41,7 +41,10 @@ class NamedCode(NamedTuple):
 class RemoteCode:
     """What in a run's folders could run, if something else loaded it.
 
-    `named` are keys that ask for code, and those of a run's configuration that allow it.
+    Attributes:
+        sources: the configurations that were read.
+        named: keys that ask for code, and those of a run's configuration that allow it.
+        pickles: files that are pickles by their names.
     """
 
     kind: ClassVar[str] = "code beside the weights"

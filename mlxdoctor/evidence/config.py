@@ -142,6 +142,9 @@ class TrainingConfig:
         """Read `adapter_config.json` (mlx-lm or PEFT) or an mlx-lm YAML or JSON configuration.
 
         Of a folder its `adapter_config.json` is read.
+
+        Raises:
+            InputError: the file can't be read, or is not a training configuration.
         """
         if path.is_dir():
             path = path / CONFIG_NAME
@@ -170,7 +173,11 @@ class TrainingConfig:
 
     @classmethod
     def beside(cls, weights: Path) -> "TrainingConfig | None":
-        """The `adapter_config.json` in the folder of a file of weights, if there is one."""
+        """The `adapter_config.json` in the folder of a file of weights, if there is one.
+
+        Raises:
+            InputError: it can't be read, or is not a training configuration.
+        """
         path = weights.parent / CONFIG_NAME
         return cls.read(path) if path.is_file() else None
 

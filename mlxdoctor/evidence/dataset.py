@@ -72,7 +72,13 @@ class Features:
 
 @dataclass(frozen=True)
 class Pair:
-    """All before the last answer, and that answer; plain text that is no exchange has no prompt."""
+    """What is asked and what is answered.
+
+    Attributes:
+        prompt: everything before the last answer or the completion; empty for plain text that is
+            no question with its answer.
+        answer: that answer.
+    """
 
     prompt: str
     answer: str
@@ -111,7 +117,9 @@ class Split:
     def messages(self, row: Row) -> list[Message]:
         """The conversation that mlx-lm makes of a row; of a pair, its prompt and the chosen answer.
 
-        Raises KeyError or TypeError where it holds none.
+        Raises:
+            KeyError: the row lacks the key that the split's format needs.
+            TypeError: it holds no conversation.
         """
         if self.format == "pairs":
             return self._chosen(row)
@@ -274,7 +282,11 @@ class Dataset:
     def read(cls, path: Path, named: TrainingConfig | Features | None = None) -> "Dataset":
         """Read a data folder as mlx-lm does, or a single JSON-lines file.
 
-        `named` are the rows' keys where they are not the usual ones, or what states them.
+        Args:
+            named: the rows' keys where they are not the usual ones, or what states them.
+
+        Raises:
+            InputError: there is no such file in the folder, or the file named holds no rows.
         """
         values = named.values if isinstance(named, TrainingConfig) else {}
         features = named if isinstance(named, Features) else Features.stated(values)

@@ -184,8 +184,13 @@ def separate_runs(
     """The folders of several runs below one folder; empty where it is one run's.
 
     Several are folders side by side, nothing of a run beside them: each with a log, and an
-    adapter or a configuration; or, where there is no log at all, each with an adapter. `saved` are
-    adapters and the configurations beside them, `configs` the others.
+    adapter or a configuration; or, where there is no log at all, each with an adapter.
+
+    Args:
+        folder: the folder that was asked about.
+        saved: adapters in it, and the configurations that were saved with them.
+        configs: other configurations in it.
+        logs: training logs in it.
     """
     everything = (*saved, *configs, *logs)
     names = {path.relative_to(folder).parts[0] for path in everything}

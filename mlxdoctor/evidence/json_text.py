@@ -92,7 +92,11 @@ def mended(value: T) -> T:
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs; raises ValueError for a key that has two different values."""
+    """The object that the parser makes of these pairs.
+
+    Raises:
+        ValueError: a key is there twice with different values.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         for key, value in pairs:
@@ -105,8 +109,10 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def whole(text: str) -> int | float:
     """The whole number that a configuration states; a float where it takes more than 64 bits.
 
-    Transformers writes such a number where a tokenizer has no limit (1e30, in digits). Raises
-    ValueError where it has more digits than any float: Python can't print or divide all of those.
+    Transformers writes such a number where a tokenizer has no limit (1e30, in digits).
+
+    Raises:
+        ValueError: it has more digits than any float: Python can't print or divide all of those.
     """
     if len(text) > MAX_DIGITS:
         raise ValueError(f"the number {text[:21]}… has {len(text):,} digits")

@@ -29,7 +29,13 @@ SCORE_WORDS = frozenset({"accuracy", "acc", "score", "f1", "match", "em", "bleu"
 
 @dataclass(frozen=True)
 class ReportedMetric:
-    """One figure, under its key and the keys above it: `valid.perplexity`; losses are in nats."""
+    """One figure.
+
+    Attributes:
+        name: its key, with the keys above it: `valid.perplexity`.
+        value: the figure; losses in nats.
+        split: "train", "valid", "test", or None where the file does not say.
+    """
 
     name: str
     value: float
@@ -90,7 +96,11 @@ class ReportedMetrics:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> "ReportedMetrics":
-        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines."""
+        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines.
+
+        Raises:
+            InputError: a file cannot be read, or none of them holds a figure.
+        """
         sources = []
         values: list[ReportedMetric] = []
         for path in paths:

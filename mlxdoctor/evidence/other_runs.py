@@ -14,9 +14,10 @@ from mlxdoctor.evidence.training_log import TrainingLog
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that has not begun, as its configuration and the command line plan it.
+    """A run that has not begun. Only a preflight has one: it is known by that.
 
-    Only a preflight has one: it is known by that.
+    Attributes:
+        config: the configuration, options of the command line included.
     """
 
     kind: ClassVar[str] = ""

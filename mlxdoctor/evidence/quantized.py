@@ -52,6 +52,9 @@ class QuantizedTensor:
         """Rows of these spans of the dequantised matrix, float32 (rows, in).
 
         Stacked matrices count as one, their rows after each other.
+
+        Raises:
+            InputError: a file cannot be read, or the mode is unknown.
         """
         codes = _unpack(self.weight.rows(*spans), self.bits)
         scales = self.scales.rows(*spans)

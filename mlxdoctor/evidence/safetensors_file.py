@@ -26,7 +26,12 @@ _DAMAGED = "it is damaged or was not written to the end"
 
 @dataclass(frozen=True)
 class SafetensorsFile:
-    """What the header of a .safetensors file says: its tensors are in the order of their bytes."""
+    """What the header of a .safetensors file says.
+
+    Attributes:
+        tensors: every tensor by name, in the order of their bytes.
+        metadata: the free text pairs that the writer left.
+    """
 
     path: Path
     tensors: Mapping[str, TensorRef]
@@ -34,7 +39,11 @@ class SafetensorsFile:
 
 
 def read_safetensors(path: Path) -> SafetensorsFile:
-    """Read and check the header; no tensor is read."""
+    """Read and check the header; no tensor is read.
+
+    Raises:
+        InputError: the file is missing, empty, truncated, or its header lies.
+    """
     from safetensors import SafetensorError, safe_open
 
     limits = current()
@@ -68,7 +77,11 @@ def read_safetensors(path: Path) -> SafetensorsFile:
 
 
 def model_files(folder: Path) -> tuple[Path, ...]:
-    """The weight files of a model folder: those its index names, all in it, or `*.safetensors`."""
+    """The weight files of a model folder: those its index names, or `*.safetensors`.
+
+    Raises:
+        InputError: there are none, or the index names a file outside the folder.
+    """
     if not folder.is_dir():
         raise InputError(folder, "is not a folder", "name the folder of the model")
     index = folder / "model.safetensors.index.json"
@@ -99,7 +112,11 @@ def model_files(folder: Path) -> tuple[Path, ...]:
 
 
 def merged_tensors(files: Iterable[SafetensorsFile]) -> dict[str, TensorRef]:
-    """The tensors of several files as one model, by name; no two files hold the same."""
+    """The tensors of several files as one model, by name.
+
+    Raises:
+        InputError: two files hold the same tensor.
+    """
     tensors: dict[str, TensorRef] = {}
     for file in files:
         if both := tensors.keys() & file.tensors.keys():

@@ -54,7 +54,11 @@ def unreadable(path: Path, error: OSError | ValueError) -> InputError:
 
 
 def require_file(path: Path) -> int:
-    """The size of a regular file, in bytes."""
+    """The size of a regular file, in bytes.
+
+    Raises:
+        InputError: it does not exist, is not a regular file, or can't be read.
+    """
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
@@ -68,7 +72,11 @@ def require_file(path: Path) -> int:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[FileIO]:
-    """A regular file, open for reading without buffer; a pipe or device never blocks this."""
+    """A regular file, open for reading without buffer; a pipe or device never blocks this.
+
+    Raises:
+        InputError: as `require_file`, Git LFS has not fetched it, or the system refuses to read it.
+    """
     try:
         require_file(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
@@ -95,7 +103,14 @@ def link_note(path: Path) -> str:
 
 
 def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
-    """The whole content of a file, within the limit of that name, and its source."""
+    """The whole content of a file, and its source.
+
+    Args:
+        limit: the name of the limit on its size.
+
+    Raises:
+        InputError: as `require_file`, or the file is empty or over the limit.
+    """
     chunks = list(stream_bytes(path, limit))
     content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
     return content, Source(path, hashlib.sha256(content).hexdigest(), link_note(path))
@@ -105,6 +120,9 @@ def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
     """The content of a file in pieces: the bytes it has when it is opened.
 
     A file that grows meanwhile, as the log of a training does, is read to where it ended.
+
+    Raises:
+        InputError: as `read_bytes`, or the file shrinks meanwhile.
     """
     most: int = getattr(current(), limit)
     with open_file(path) as stream:
@@ -120,7 +138,11 @@ def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
 
 
 def require_content(path: Path, stream: FileIO) -> int:
-    """The size of an open file, in bytes, which is not empty."""
+    """The size of an open file, in bytes.
+
+    Raises:
+        InputError: it is empty.
+    """
     size = os.fstat(stream.fileno()).st_size
     if size == 0:
         raise InputError(path, "is empty", "it was probably not written to the end")
@@ -128,7 +150,11 @@ def require_content(path: Path, stream: FileIO) -> int:
 
 
 def text_encoding(path: Path, head: bytes) -> str:
-    """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8."""
+    """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8.
+
+    Raises:
+        InputError: it is no text.
+    """
     if head[:2] in UTF16_MARKS:
         return "utf-16"
     if b"\0" in head[:65536]:
@@ -140,13 +166,21 @@ def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
     """The text of a file (UTF-8, or UTF-16 with a mark), and its source.
 
     Bytes that are neither are replaced: an old locale, or a cut in the middle of a character.
+
+    Raises:
+        InputError: as `read_bytes`, or the file is binary.
     """
     content, source = read_bytes(path, limit)
     return content.decode(text_encoding(path, content), errors="replace"), source
 
 
 def read_json_object(path: Path) -> tuple[dict[str, Any], Source]:
-    """The object in a JSON file, read as `parse_settings` does, and its source."""
+    """The object in a JSON file, and its source.
+
+    Raises:
+        InputError: as `read_text`, or it is not JSON, or is nested too deeply, or a key is
+            there twice with different values, or the value is not an object.
+    """
     text, source = read_text(path, "json_bytes")
     value = parse_settings(path, text)
     if not isinstance(value, dict):
@@ -155,7 +189,11 @@ def read_json_object(path: Path) -> tuple[dict[str, Any], Source]:
 
 
 def hash_file(path: Path) -> Source:
-    """The source of a file that something else reads; not hashed above a limit."""
+    """The source of a file that something else reads; not hashed above a limit.
+
+    Raises:
+        InputError: as `require_file`.
+    """
     with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > current().hashed_bytes:

@@ -146,9 +146,15 @@ def encoder_of(
     mask_prompt: bool | None = None,
     max_seq_length: int | None = None,
 ) -> tuple[Split, RowEncoder]:
-    """A split, and what tokenizes its rows as mlx-lm does, by its defaults without a configuration.
+    """A split, and what tokenizes its rows as mlx-lm does.
 
-    `mask_prompt` and `max_seq_length` stand in for the configuration's.
+    Args:
+        config: says whether the prompt is masked, and where rows are cut; mlx-lm's defaults
+            without it.
+        mask_prompt, max_seq_length: in place of the configuration's.
+
+    Raises:
+        InputError: there is no such split, it has no rows, or its format is unknown.
     """
     if split not in dataset.splits:
         others = f"it has {', '.join(dataset.splits)}"
@@ -175,7 +181,12 @@ def build(
 ) -> SupervisedRows:
     """The rows of a split as mlx-lm would train on them.
 
-    About `limit` of them are examined, in whole batches evenly spaced; all without it.
+    Args:
+        config: for masking, sequence limit and batch size; mlx-lm's defaults without it.
+        limit: examine about this many rows, in whole batches evenly spaced; None for all.
+
+    Raises:
+        InputError: as `encoder_of`.
     """
     data, encode = encoder_of(dataset, tokenizer, config, split)
     batch_size = max((config and config.batch_size) or MLX_LM_DEFAULTS["batch_size"], 1)

@@ -50,7 +50,11 @@ class TensorRef:
         return self.dtype in ("F64", "F32", "F16", "BF16")
 
     def load(self) -> NDArray[Any]:
-        """The values: float64 as stored, any other float as float32, integers as stored."""
+        """The values: float64 as stored, any other float as float32, integers as stored.
+
+        Raises:
+            InputError: the file changed, cannot be read, or the type has no values here.
+        """
         return self.decode(self.read((0, self.nbytes))).reshape(self.shape)
 
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[NDArray[Any]]:
@@ -72,7 +76,11 @@ class TensorRef:
         return elements.reshape(-1, width)
 
     def read(self, *spans: Span) -> NDArray[np.uint8]:
-        """The stored bytes of these spans, after each other."""
+        """The stored bytes of these spans, after each other.
+
+        Raises:
+            InputError: the file changed or cannot be read.
+        """
         raw = np.empty(sum(stop - start for start, stop in spans), np.uint8)
         rest = raw.data
         # Read into an array of our own: a mapped file that shrinks would kill the process.
@@ -88,7 +96,11 @@ class TensorRef:
         return raw
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[Any]:
-        """The values that stored bytes of whole elements stand for, flat, as `load` gives them."""
+        """The values that stored bytes of whole elements stand for, flat, as `load` gives them.
+
+        Raises:
+            InputError: the type has no values here.
+        """
         if self.dtype == "BF16":
             import ml_dtypes
 

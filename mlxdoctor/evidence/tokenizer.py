@@ -95,7 +95,11 @@ class Tokenizer:
 
     @classmethod
     def read(cls, path: Path) -> "Tokenizer":
-        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it."""
+        """Read the tokenizer of a model folder, or a `tokenizer.json` and what is beside it.
+
+        Raises:
+            InputError: there is no `tokenizer.json`, or it is damaged.
+        """
         folder = path if path.is_dir() else path.parent
         file = folder / _FILE
         if not file.is_file():
@@ -141,7 +145,11 @@ class Tokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text, with BOS and the like where the tokenizer adds them."""
+        """The tokens of a text, with BOS and the like where the tokenizer adds them.
+
+        Raises:
+            InputError: the tokenizer's file describes one that cannot do it, or takes all day.
+        """
         # What one text may take, thousands may not.
         if (slow := sum(self._slow)) > current().tokenizer_seconds:
             problem = f"took {slow:.1f} s to encode what it was slow at"
@@ -186,7 +194,11 @@ class Tokenizer:
     def apply_chat_template(
         self, messages: Messages, tools: Messages | None = None, add_generation_prompt: bool = False
     ) -> list[int]:
-        """The tokens of a conversation, as mlx-lm's tokenizer gives them."""
+        """The tokens of a conversation, as mlx-lm's tokenizer gives them.
+
+        Raises:
+            TemplateFailure: as `render`.
+        """
         rendered = self.render(messages, tools, add_generation_prompt)
         return self.encode(rendered, add_special_tokens=False)
 

@@ -91,7 +91,11 @@ class TrainingLog:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> "TrainingLog":
-        """Read the files of one run's log."""
+        """Read the files of one run's log.
+
+        Raises:
+            InputError: a file can't be read, or none holds a report on training.
+        """
         files: list[tuple[Source, list[Segment], Notes]] = []
         for path in paths:
             stream = LogStream(path)
@@ -158,6 +162,9 @@ def looks_like_log(path: Path) -> bool:
     """Whether a file is a training log, from its first and last 64 KiB.
 
     Data rows, generations and configurations are not logs.
+
+    Raises:
+        InputError: the file can't be read, or is a device or a pipe.
     """
     if holds_history(path):
         return True
@@ -172,14 +179,22 @@ def looks_like_log(path: Path) -> bool:
 
 
 def holds_history(path: Path) -> bool:
-    """Whether a file is a JSON document with losses of several times, whatever else it states."""
+    """Whether a file is a JSON document with losses of several times, whatever else it states.
+
+    Raises:
+        InputError: as `looks_like_log`.
+    """
     if path.suffix != ".json":
         return False
     return sum(len(_LOSS_OF_A_TIME.findall(text)) for text in _ends(path)) >= MIN_LIKE_REPORTS
 
 
 def looks_like_unread_log(path: Path) -> bool:
-    """Whether a file that no reader claims is a training log by its name and what is in it."""
+    """Whether a file that no reader claims is a training log by its name and what is in it.
+
+    Raises:
+        InputError: as `looks_like_log`.
+    """
     is_named = _LOG_NAME.search(path.name) is not None
     texts = _ends(path) if is_named or path.suffix in _LOG_SUFFIXES else []
     if is_named and path.suffix in (".log", ".out"):

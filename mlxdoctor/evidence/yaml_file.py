@@ -29,7 +29,11 @@ _LONGEST = {"tag:yaml.org,2002:int": 20, _FLOAT_TAG: 64}
 def read_yaml_object(path: Path) -> tuple[dict[str, Any], Source]:
     """The mapping in a YAML file, and its source.
 
-    Only plain values are made, aliases are bounded, 1e-5 is a number, and no key has two values.
+    Only plain values are made, aliases are bounded, and 1e-5 is a number.
+
+    Raises:
+        InputError: the file can't be read, is not YAML, holds no mapping, or states a key twice
+            with different values.
     """
     import yaml
 

@@ -23,7 +23,12 @@ CODES_IN_A_CELL = 4
 
 
 def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
-    """The report as Markdown; `paths` are of the figures' pictures, by name."""
+    """The report as Markdown.
+
+    Args:
+        paths: name of a figure -> relative path of its picture; without it
+            the figures are described in words only.
+    """
     files = examined(report)
     view = {
         "report": report,

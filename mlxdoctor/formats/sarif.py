@@ -32,7 +32,14 @@ def document(
     results: Sequence[Mapping[str, Any]],
     invocation: Mapping[str, Any] | None = None,
 ) -> str:
-    """A log with one run, of results (3.27 of the specification) and how the work went (3.20)."""
+    """A log with one run, as indented JSON in ASCII.
+
+    Args:
+        tool: the name under which the host files the results.
+        rules: as `rule` makes them.
+        results: as the specification's section 3.27 has them.
+        invocation: how the work went (3.20).
+    """
     driver = {"name": tool, "version": version_here(), "rules": rules}
     invocations = {"invocations": [invocation]} if invocation is not None else {}
     run = {"tool": {"driver": driver}, **invocations, "results": results}

@@ -15,7 +15,8 @@ from mlxdoctor.evidence.source import read_bytes
 from mlxdoctor.safety.errors import InputError
 
 SCHEMA_VERSION = 2
-#: Share of a figure by which it may differ: another machine or version changes it by less.
+#: Share of the accepted figure by which a figure may differ: another machine or another version
+#: of a library changes it by less.
 BAND = 0.1
 
 

@@ -34,9 +34,12 @@ def run_gate(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> tuple[GateResult, frozenset[Known]]:
-    """Examine everything that `paths` names; returns the result and the findings that are known.
+    """Examine everything that `paths` names, and judge it by the policy.
 
     With `accept_all`, what fails an item becomes known, and what is gone is forgotten.
+
+    Returns:
+        The result, and the known findings that it was judged by.
 
     Raises:
         InputError: the cluster can't be used. Whatever is wrong with an item is in the result.

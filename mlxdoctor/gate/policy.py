@@ -23,9 +23,12 @@ Patterns = Annotated[tuple[str, ...], "patterns"]
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for one item; `policy_template.txt` says what each is for.
+    """The rules for one item; the policy in `init.py` says what each is for.
 
-    `fail` are codes, or checks for all their codes, that fail it whatever their severity.
+    Attributes:
+        require_generate: whether models must have shown that an adapter is better than its base
+            at its own rows.
+        fail: codes, or checks for all their codes, that fail it whatever their severity.
     """
 
     require: tuple[str, ...] = ()
@@ -51,7 +54,12 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Policy:
-    """All of it; paths are relative to `root`, and overrides name fields of `Rules`."""
+    """All of it.
+
+    Attributes:
+        root: the folder that paths are relative to.
+        overrides: paths, and the fields of `Rules` that are others there.
+    """
 
     root: Path
     source: Path | None = None

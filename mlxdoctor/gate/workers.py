@@ -31,7 +31,12 @@ Finished = Callable[[int, Examined], None]
 
 @dataclass(frozen=True)
 class Workers:
-    """Who examines items, `most` at a time; `end` stops them, whatever they are doing."""
+    """Who examines items.
+
+    Attributes:
+        most: items that are handed out at a time.
+        end: ends the work at once, whatever is being done.
+    """
 
     submit: Callable[[Task], Future[Examined]]
     most: int

@@ -26,7 +26,11 @@ _TENSORS = (
 
 
 def full_weights(path: Path, base: BaseModel | None) -> TunedModel | None:
-    """The whole model at the path, for which a base is needed; None where LoRA factors are."""
+    """The whole model at the path; None where LoRA factors are, or nothing usable.
+
+    Raises:
+        InputError: there is a whole model, and no base to compare it with.
+    """
     is_folder = (path / "config.json").is_file()
     if base is None and not is_folder:
         return None

@@ -11,18 +11,23 @@ from mlxdoctor.engines.text import distinct_n, run_share, tail_loop, top_share
 #: repeated token by chance; and the first tokens in which distinct ones are counted, because in
 #: longer text words recur. Measures of variety take twice the shortest.
 SHORTEST, COUNTED = 8, 64
-#: Share of an answer that is one token, or in runs of four or more: a few may precede the collapse.
+#: Share of an answer that is one token, or in runs of four or more of one: a few tokens may precede
+#: the collapse.
 SINGLE = 0.9
 #: Length from which one answer of a single token is proof without a second prompt: no right answer
 #: repeats a token 24 times, unless the expected one does (0 of 24 fixture runs' sound answers).
 ALONE = 24
-#: Share of one token from which an answer is a handful of tokens: a comma has 0.12 in the fixtures.
+#: Share of one token from which an answer counts as a handful of tokens: a comma makes up 0.12 of
+#: the fixtures' tokens.
 DOMINANT = 0.5
-#: Distinct tokens over tokens of a poor answer: 0.02 to 0.19 in collapsed runs, 0.35 in sound ones.
+#: Distinct tokens over tokens up to which an answer is poor: 0.35 at least in sound fixture runs,
+#: 0.02 to 0.19 in collapsed ones.
 DISTINCT = 0.25
-#: Share of repeated 4-grams (Welleck et al. 2020, seq-rep-4): 0.44 in greedy text of GPT-2.
+#: Share of 4-grams that repeat an earlier one (Welleck et al. 2020, seq-rep-4): 0.44 in greedy text
+#: of GPT-2.
 REPEATED = 0.5
-#: Least share of an answer that its last loop covers, and repetitions of it: twice is emphasis.
+#: Least share of an answer that the loop at its end covers, and least number of times that it
+#: repeats: twice is emphasis.
 LOOP, PERIODS = 0.5, 3
 
 #: An answer before its end token: token ids, or words where those are unknown.

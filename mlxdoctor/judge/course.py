@@ -11,6 +11,7 @@ from mlxdoctor.engines.series import (
     SeriesFacts,
     blocks,
     lone_peaks,
+    median,
     smoothed,
     stairs,
     stations,
@@ -22,6 +23,7 @@ from mlxdoctor.judge.curve import (
     CHANCE,
     ENOUGH,
     FALL,
+    HELD_OUT,
     NOISES,
     begins_high,
     fall_in_noises,
@@ -57,7 +59,7 @@ NEAR_ZERO = 0.1
 KNOWN_BETTER = 3.0
 #: Validations that show from both sides where a loss turned.
 VALIDATIONS = 4
-#: The highest loss over the lowest before, and noises of a report, of a rise on the way.
+#: The highest loss over the first, and noises of a report, from which on a rise on the way is told.
 PEAK, PEAK_NOISES = 1.25, 5.0
 #: Other runs of a log that are told.
 MOST = 3
@@ -71,7 +73,7 @@ MANY = 40
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
-_HELD_OUT = re.compile(r"(?:last_)?val_loss|eval|test|val_|valid|dev_|held")
+_HELD_OUT = re.compile(HELD_OUT)
 
 _NEAR_ZERO = (
     "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
@@ -103,8 +105,9 @@ _FELL = (
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
-    "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.| The second half "
-    "brought {brought:.3f}.| The second half brought no gain{stale}.]"
+    "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.| In the second "
+    "half of the run it fell by {brought:.3f}.| In the second half of the run it fell no "
+    "further{stale}.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.][ The log has no validation{alone}.][ It has no training loss{lacking}.]"
 )
@@ -123,8 +126,11 @@ def fell(first: float, last: float) -> bool:
 def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False) -> Iterator[Seen]:
     """A sentence for each loss, the validation loss first, for the test and for the other runs.
 
-    A validation loss that fell shows learning: it is not of the rows that are learned. What is told
-    already is that it rose (`has_risen`), or what both losses come to (`is_told`).
+    A validation loss that fell shows learning: it is not of the rows that are learned.
+
+    Args:
+        has_risen: whether it is told already that the validation loss rose.
+        is_told: whether it is told already what both losses come to.
     """
     segment = log.main
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")
@@ -202,8 +208,7 @@ def _scored(segment: Segment) -> Iterator[Seen]:
 
 def _means(log: TrainingLog) -> Iterator[Seen]:
     """The mean losses that a trainer sums its runs up with, where they tell more than its log."""
-    header, segment = log.notes.header, log.main
-    means = [float(mean) for mean in header.get("mean_loss", "").split(", ") if mean]
+    means, segment = log.notes.mean_losses, log.main
     training = segment.finite("train_loss").facts
     if not means:
         return
@@ -215,7 +220,7 @@ def _means(log: TrainingLog) -> Iterator[Seen]:
                 "runs": len(means) if len(means) > 1 else None,
                 "one": "",
                 "means": ", ".join(f"{mean:.5g}" for mean in means),
-                "steps": header.get("steps"),
+                "steps": log.notes.header.get("steps"),
             },
         )
     if means == [0.0] and not training.zeros.count:
@@ -275,7 +280,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "first": facts.first,
         "first_at": int(losses.iterations[0]),
         "last_at": f"{end}{'' if is_held_out else of_all}",
-        **_on_the_way(losses),
+        **_on_the_way(losses, segment.unit),
     }
     last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
@@ -309,18 +314,25 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     return Seen(_LIES, named)
 
 
-def _on_the_way(losses: Series) -> dict[str, Measurement]:
+def _on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
     """What a loss passed, and the single reports that stand out of it."""
-    facts, shown = losses.facts, "{1:.3f} ({0:,})".format
+    facts = losses.facts
+
+    def shown(places: list[tuple[int, float]]) -> str:
+        return ", ".join(
+            f"{value:.3f} ({'' if count else f'{unit} '}{place:,})"
+            for count, (place, value) in enumerate(places)
+        )
+
     # Medians of a few would be values of no report.
     width = facts.edge if len(losses) >= MANY else 1
-    way = [shown(*one) for one in stations(losses.iterations, losses.values, width)]
+    way = stations(losses.iterations, losses.values, width)
     peaks = lone_peaks(losses.iterations, losses.values)
     highest = sorted(sorted(peaks, key=lambda peak: -peak[1])[:MOST])
     return {
         "on_the_way": "On the way" + (f", in medians of {width} reports" if width > 1 else ""),
-        "way": None if facts.is_constant else ", ".join(way) or None,
-        "lone": ", ".join(shown(*peak) for peak in highest) or None,
+        "way": None if facts.is_constant else shown(way) or None,
+        "lone": shown(highest) or None,
     }
 
 
@@ -370,8 +382,7 @@ def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
     if len(values) < 2 * VALIDATIONS - 2:
         return {}
     half = len(values) // 2
-    middle = values[half - edge // 2 :][:edge]
-    brought = float(np.median(middle)) - last
+    brought = median(values[half - edge // 2 :][:edge]) - last
     if brought > LITTLE * (losses.facts.first - last):
         return {}
     if brought >= VISIBLE:

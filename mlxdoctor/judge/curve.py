@@ -30,10 +30,11 @@ DEPARTED = 0.5
 #: Seconds of a validation that looked at rows.
 LOOKED = 0.05
 #: A column that only rows that were looked at can have.
-_HELD_OUT_SCORE = re.compile(r"(?:eval|val|validation)_.*(?:accuracy|acc|f1|entropy)")
+HELD_OUT = r"(?:last_)?(?:eval|valid|validation|val|dev|test|held_?out)_"
+_HELD_OUT_SCORE = re.compile(rf"{HELD_OUT}.*(?:accuracy|acc|f1|entropy)")
 _SCORE = re.compile(
-    r"(?:eval|val|valid|validation|dev|held_out)_(?P<name>(?:.*_)?(?:accuracy|acc|f1|auc|mrr|bleu"
-    r"|matthews_correlation|exact_match|rouge\w{1,4}))"
+    rf"{HELD_OUT}(?P<name>(?:.*_)?(?:accuracy|acc|f1|auc|mrr|bleu|matthews_correlation|exact_match"
+    r"|rouge\w{1,4}))"
 )
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
@@ -54,10 +55,13 @@ def held_out_scores(segment: Segment) -> dict[str, Series]:
 
 
 def start_of(segment: Segment) -> tuple[float, bool]:
-    """The untouched model's loss in nats, and True; where the log has none, its first, and False.
+    """The untouched model's loss where the log has it, else the first that was reported.
 
     A first report of the first iteration is the untouched model's on the rows trained on, which
     may be harder than those it was validated on.
+
+    Returns:
+        The loss in nats, and whether it is the untouched model's.
     """
     base, losses = segment.base_val_loss, segment.series["train_loss"]
     if base is not None and math.isfinite(base) and base > 0:

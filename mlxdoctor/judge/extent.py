@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mlxdoctor.evidence.logs.series import LEVELS
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen
 from mlxdoctor.safety.quoting import quoted
@@ -40,9 +41,7 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"a learning rate of {course}{begun}")
     every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
     if every > step > 0.0:
-        told.append(
-            f"reports of the loss after every {every:.0f} steps, of which it made {step:.0f}"
-        )
+        told.append(f"{step:.0f} steps, where the loss is reported after every {every:.0f}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
         before = header.get("trained_before")
         earlier = f", where an earlier start had {before} M" if before else ""
@@ -62,14 +61,14 @@ def _begun_anew(rates: Series) -> str:
 
 def warned(log: TrainingLog) -> Iterator[Seen]:
     """What was logged as a warning or worse, the worst and the most frequent first."""
-    levels = ("CRITICAL", "ERROR", "WARNING")
     warnings = sorted(
-        log.notes.warnings.items(),
-        key=lambda one: (levels.index(one[0].partition(":")[0]), -len(one[1])),
+        log.notes.warnings.values(),
+        key=lambda warning: (LEVELS.index(warning.level), -len(warning.lines)),
     )
-    if warnings:
-        clauses = (
-            f"{quoted(text)} (line {lines[0]}{f', {len(lines)} times' if len(lines) > 1 else ''})"
-            for text, lines in warnings[:MOST]
-        )
+    clauses = [
+        f"{quoted(f'{warning.level}: {warning.text}')} (line {warning.lines[0]:,}"
+        f"{f', {len(warning.lines):,} times' if len(warning.lines) > 1 else ''})"
+        for warning in warnings[:MOST]
+    ]
+    if clauses:
         yield Seen("The log warns: {told}.", {"told": "; ".join(clauses)})

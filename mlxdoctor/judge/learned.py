@@ -21,7 +21,12 @@ LIKELY = 0.5
 
 @dataclass(frozen=True)
 class LossChange:
-    """A loss in nats, one value a row, of both models on the same rows: float64 (rows,)."""
+    """A loss in nats, one value a row, of both models on the same rows.
+
+    Attributes:
+        base: float64 (rows,).
+        tuned: float64 (rows,).
+    """
 
     base: NDArray[np.float64]
     tuned: NDArray[np.float64]

@@ -47,8 +47,13 @@ class Band:
 def better_rate(rate: float, low: float, high: float, *, lower: bool) -> float:
     """The learning rate to try next, to two digits: the one that every advice gives.
 
-    A tenth or ten times as much where that is usual (from `low` to `high`), else the middle of what
-    is. A rate that is to become lower never becomes higher by that, nor the other way round.
+    A tenth or ten times as much where that is usual, else the middle of what is. A rate that is
+    to become lower never becomes higher by that, nor the other way round.
+
+    Args:
+        low: the lowest usual rate at the run's scale; 0 where none is known.
+        high: the highest; infinity where none is known.
+        lower: whether it is to become lower.
     """
     better = rate / 10 if lower else rate * 10
     if not low <= better <= high:

@@ -68,7 +68,11 @@ class Pattern:
 
 
 class Columns:
-    """Columns of a log, each described when first asked for; `more` gives a column more figures."""
+    """Columns of a log, each described when its figures are first asked for.
+
+    Args:
+        more: figures of a column beside those of its values.
+    """
 
     def __init__(self, series: Mapping[str, Series], more: Callable[[str], Figures]) -> None:
         self._series = {name: column for name, column in series.items() if len(column)}
@@ -121,7 +125,12 @@ class SeriesTable:
     def signs(
         self, columns: Columns, unit: str, looked_at: frozenset[str] = frozenset()
     ) -> Iterator[Sign | Unsought]:
-        """Hold columns against the table; general patterns leave those `looked_at` to others."""
+        """Hold columns against the table.
+
+        Args:
+            unit: what the log counts: "iteration".
+            looked_at: columns that the general patterns leave to other checks.
+        """
         named = {name for pattern in self.patterns for name in pattern.series} | looked_at
         for pattern in self.patterns:
             names = [name for name in pattern.series if name in columns.names]

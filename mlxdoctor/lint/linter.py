@@ -25,7 +25,15 @@ _SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist"})
 
 @dataclass(frozen=True)
 class Hit:
-    """One place in a file, counted from 1; the code is a rule's or the linter's own."""
+    """One place in a file.
+
+    Attributes:
+        code: the rule's, or one of the linter's own.
+        line, column: where it begins, from 1.
+        end_line: where it ends.
+        message: one sentence.
+        text: the line itself.
+    """
 
     code: str
     severity: Severity
@@ -89,7 +97,11 @@ def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> 
 
 
 def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = True) -> list[Hit]:
-    """The hits in one file, none where it does not use MLX; if `whole`, of unused ignores, too."""
+    """The hits in one file; one that does not use MLX has none.
+
+    Args:
+        whole: whether all rules are asked, so that an unused suppression can be told.
+    """
     asked = chosen if uses_mlx(source.text) else ()
     hits = [hit for rule in asked for hit in _hits(source, rule)]
     ignores = _ignores(source)

@@ -21,9 +21,16 @@ Finder = Callable[[SourceFile], Hits]
 
 @dataclass(frozen=True)
 class Rule:
-    """One known mistake, called as the function that finds it, whose docstring documents it.
+    """One known mistake.
 
-    An error never trains as intended. `bad` is source with the mistake, `good` the same without.
+    Attributes:
+        code: its name, from the function's.
+        title: the first line of the function's docstring.
+        documentation: the rest of it.
+        severity: what a hit means: an error never trains as intended.
+        bad: source with the mistake.
+        good: the same without it.
+        find: gives the hits in a file.
     """
 
     code: str
@@ -36,7 +43,11 @@ class Rule:
 
 
 def rule(severity: Severity, bad: str, good: str | Mapping[str, str]) -> Callable[[Finder], Rule]:
-    """Make a rule of the function that finds it; `good` may replace parts of the bad example."""
+    """Make a rule of the function that finds it; see `Rule`.
+
+    Args:
+        good: the good example, or what stands in it instead of parts of the bad one.
+    """
     mended = good if isinstance(good, str) else bad
     for part, instead in good.items() if not isinstance(good, str) else ():
         mended = mended.replace(part, instead)

@@ -60,7 +60,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """A recorded answer, read by the tuned model behind its prompt: token ids, and predictions."""
+    """A recorded answer, read by the tuned model behind its prompt, asked in the usual way.
+
+    Attributes:
+        prompt: ids of the prompt's tokens.
+        answered: ids of the answer's; an end token where it is empty.
+        predicted: at the place of each token of the answer, with the losses of these.
+    """
 
     prompt: tuple[int, ...]
     answered: tuple[int, ...]

@@ -32,7 +32,12 @@ _NO_BATCH = (ValueError, TypeError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class Question:
-    """What a model reads, int32 (n,); and k targets at each of the last p places, int32 (p, k)."""
+    """A sequence, and the tokens whose losses are wanted.
+
+    Attributes:
+        tokens: int32 (n,), what the model reads.
+        targets: int32 (p, k), p at most n: k tokens at each of the last p places.
+    """
 
     tokens: Integers
     targets: Integers
@@ -60,7 +65,11 @@ class Predicted:
 def predict(
     model: Any, questions: Sequence[Question], progress: Callable[[int, int], None] | None = None
 ) -> list[Predicted]:
-    """What the model predicts at every asked place; raises as `require_tokens`."""
+    """What the model predicts at every asked place, in the order of the questions.
+
+    Raises:
+        ValueError: a token is outside the model's vocabulary.
+    """
     if not questions:
         return []
     read = [array for question in questions for array in (question.tokens, question.targets)]
@@ -93,7 +102,11 @@ def ask(
     questions: Sequence[Question],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Predicted]:
-    """As `predict`, but for what the model was asked before; raises as `LoadedModels.running`."""
+    """As `predict`, and what a model was asked before, it is not asked again.
+
+    Raises:
+        InputError: the model cannot be run on this.
+    """
     answers = models.answers[which]
     new = {question.key: question for question in questions if question.key not in answers}
     with models.running():
@@ -113,7 +126,11 @@ def told(
 
 
 def require_tokens(model: Any, highest: int) -> int:
-    """The size of a model's vocabulary, in which a token must be: MLX reads what is behind it."""
+    """The size of a model's vocabulary, which a token must be in: MLX reads whatever is behind it.
+
+    Raises:
+        ValueError: the highest id that the model is to read is outside its vocabulary.
+    """
     import mlx.core as mx
 
     size = int(model(mx.zeros((1, 1), mx.int32)).shape[-1])
@@ -177,7 +194,11 @@ def answer(
     max_tokens: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[int, ...]]:
-    """One model's greedy answers, as token ids, the end token included where it was chosen."""
+    """One model's greedy answers, as token ids, the end token included where it was chosen.
+
+    Raises:
+        ValueError: a token is outside the model's vocabulary.
+    """
     require_tokens(model, max((max(prompt.tokens) for prompt in prompts), default=0))
     answers: dict[int, tuple[int, ...]] = {}
     for batch in batches([len(prompt.tokens) + max_tokens for prompt in prompts], CACHED_TOKENS):

@@ -104,7 +104,14 @@ class Generations:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Recorded answers: JSON Lines, or JSON with a list of rows, objects or the answers."""
+        """Recorded answers: JSON Lines, or JSON with a list of rows.
+
+        A row is an object with the answer under `tuned` (or `response`, `output`,
+        `completion`, `generated_text`, `generation`, `text`), or the answer itself.
+
+        Raises:
+            InputError: the file cannot be read, or holds no answer.
+        """
         text, source = read_text(path)
         values, _ = json_values(text)
         ends: tuple[int, ...] | None = None

@@ -85,7 +85,11 @@ class LoadedModels:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While a model runs: its errors become an `InputError`."""
+        """While a model runs: its errors are said as a sentence.
+
+        Raises:
+            InputError: it cannot be run on what it was asked.
+        """
         try:
             yield
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -145,9 +149,13 @@ def load(
 
 @contextmanager
 def applied_twice(models: LoadedModels, adapter: Path | None) -> Iterator[bool]:
-    """With the adapter's update in the tuned model twice, if that can be done: what this yields.
+    """With the adapter's update in the tuned model twice, as on one that it was fused into.
 
-    `adapter` is a fused model's, which is put on it; it can't with whole weights.
+    Args:
+        adapter: a fused model's, which is put on it; None where there is none.
+
+    Yields:
+        Whether that can be done: not with whole weights, or without a fused model's adapter.
     """
     model = models.select("tuned")
     modules = [module for _, module in model.named_modules() if "lora_b" in module]
@@ -306,7 +314,11 @@ def _cast(module: Any) -> None:
 
 
 def load_weights(folder: Path, *, lazy: bool = False) -> Any:
-    """The model of a local folder without its tokenizer; its weights on the disk where lazy."""
+    """The model of a local folder without its tokenizer; its weights on the disk where lazy.
+
+    Raises:
+        InputError: as `require_plain`, or mlx-lm cannot load it, or cannot be used here.
+    """
     require_plain(folder)
     _require_sense(folder)
     models_run()
@@ -320,7 +332,13 @@ def load_weights(folder: Path, *, lazy: bool = False) -> Any:
 
 
 def load_tokenizer(folder: Path, ends: Sequence[int] = ()) -> Any:
-    """The tokenizer of a local folder, as mlx-lm gives it, with its own end tokens or these."""
+    """The tokenizer of a local folder, as mlx-lm gives it.
+
+    `ends` are the ids that end an answer; none for the tokenizer's own.
+
+    Raises:
+        InputError: as `require_plain`, or it cannot be loaded, or takes too much.
+    """
     require_plain(folder)
     _require_tokenizer(folder)
     from mlx_lm.utils import load_tokenizer
@@ -334,6 +352,9 @@ def require_plain(folder: Path) -> None:
     """Refuse a model folder that is not here, or whose files ask for code of their own.
 
     mlx-lm before 0.32 runs `model_file` without asking; transformers asks on the terminal.
+
+    Raises:
+        InputError: it is no folder, a configuration in it names code, or can't be read.
     """
     if not folder.is_dir():
         raise InputError(folder, "is not a local model folder", "nothing is downloaded: name one")

@@ -71,10 +71,13 @@ class RowPass:
 
 @dataclass(frozen=True)
 class RowLosses:
-    """Both models' losses on one row; `tuned` is None where that model could not be made.
+    """Both models' losses on one row.
 
     Attributes:
-        tokens, roles, prompt_length: as in `SupervisedRow`, up to `LONGEST_ROW`.
+        tokens: int32 (n,), as the trainer sees them.
+        roles: int8 (n,), the region of each token, as in `SupervisedRow`.
+        tuned: the tuned model's; None where it could not be made.
+        prompt_length: tokens before the last answer; 0 for rows without a question.
         is_padded: whether mlx-lm also trains on the padding token after the row.
     """
 
@@ -333,7 +336,12 @@ class Meter:
 
 
 class Targets(NamedTuple):
-    """Which tokens of a row are targets: those of the answer alone, and up to which."""
+    """Which tokens of a row are targets.
+
+    Attributes:
+        masks_prompt: they begin with the answer, not with the row.
+        until: the last of them.
+    """
 
     masks_prompt: bool
     until: Until = "padding"
@@ -341,7 +349,13 @@ class Targets(NamedTuple):
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """A mean over the targets of some rows, nats, and its spread by `ratio`; NaN without any."""
+    """A mean over the targets of some rows, as `mlx_lm.lora` reports it.
+
+    Attributes:
+        value: nats a target; NaN where there is none.
+        spread: of a single row about it, nats: the standard error of `n` rows, drawn at
+            random from many, is this over the root of `n`.
+    """
 
     value: float
     spread: float

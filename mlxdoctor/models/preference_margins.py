@@ -22,9 +22,11 @@ REJECTED = "rejected"
 
 @dataclass(frozen=True)
 class PreferenceMargins:
-    """By how many nats the tuned model's margins, log p(chosen) - log p(rejected), are larger.
+    """The margins of pairs, log p(chosen) - log p(rejected), of the tuned model and of its base.
 
-    The gains are float64 (pairs,) by split: beta times them are DPO's margins of rewards.
+    Attributes:
+        gains: split -> float64 (pairs,): nats by which the tuned model's margin is larger. A run on
+            pairs is to raise it, whatever its loss: beta times it is DPO's margin of rewards.
     """
 
     kind: ClassVar[str] = "margins of pairs"

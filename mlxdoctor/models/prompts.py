@@ -46,7 +46,13 @@ PLAIN_FORMATS = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as the user wrote it, and as tokens in the chat template; of a split, or general."""
+    """A prompt, ready for a model.
+
+    Attributes:
+        text: as the user wrote it.
+        tokens: with the chat template and the generation prompt.
+        origin: a split of the data, or "general".
+    """
 
     text: str
     tokens: tuple[int, ...]
@@ -57,7 +63,12 @@ class Prompt:
 def prompts_for(
     dataset: Dataset | None, tokenizer: Tokenizer, *, held_out: int = 16, trained: int = 8
 ) -> tuple[Prompt, ...]:
-    """Prompts to compare two models on: so many of held-out and training rows, and general ones."""
+    """Prompts to compare two models on: the run's own, and a few general ones.
+
+    Args:
+        held_out: how many to take from the validation or test rows.
+        trained: how many to take from the training rows.
+    """
     prompts: list[Prompt] = []
     given = dataset.held_out.splits if dataset is not None else {}
     for names, count in ((("valid", "test"), held_out), (("train",), trained)):

@@ -28,7 +28,12 @@ class ItemScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of the answers; and how many prompts have none, with the reason of the first."""
+    """Scores of the answers, prompt by prompt.
+
+    Attributes:
+        unscored: prompts for which the function gave no finite number, with the reason of
+            the first.
+    """
 
     kind: ClassVar[str] = "scores"
     needs_models: ClassVar[bool] = True
@@ -48,7 +53,14 @@ class Scores:
 
 
 def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
-    """The function that the user named as `FILE.py:FUNCTION`, and its file: it runs their code."""
+    """The function that the user named as `FILE.py:FUNCTION`, and its file as a source.
+
+    This runs the user's code: call it for a name given on the command line only, never for
+    one found in a run.
+
+    Raises:
+        InputError: as `load_named`, or it does not take two or three arguments.
+    """
     function, files = load_named(name, "a scoring function")
     count = _arguments(function)
     if count not in (2, 3):
@@ -60,7 +72,11 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
 def score(
     generations: Generations, function: ScoringFunction, name: str, sources: tuple[Source, ...] = ()
 ) -> Scores:
-    """Score every answer of both models; prompts without a finite score are counted."""
+    """Score every answer of both models; a prompt without a finite score is left out and counted.
+
+    Raises:
+        InputError: no answer could be scored, or the function ends the program.
+    """
     count = _arguments(function)
 
     def scored(item: Generation, output: str) -> float:

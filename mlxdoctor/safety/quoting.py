@@ -43,7 +43,12 @@ def visible(text: str, *, keep_newlines: bool = False) -> str:
 
 
 def quoted(text: str, limit: int = MAX_QUOTED) -> str:
-    """Text of a run between quotation marks, in one line, with invisible characters spelled out."""
+    """`text` between quotation marks, in one line, with invisible characters spelled out.
+
+    Args:
+        text: from a training row, an output, a prompt or a log line.
+        limit: characters of it that are shown.
+    """
     inside = visible(text if len(text) <= limit else f"{text[:limit]}…")
     for mark in (OPENING, CLOSING):
         inside = inside.replace(mark, '"')

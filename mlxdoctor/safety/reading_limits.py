@@ -80,7 +80,10 @@ def _parsed(text: str) -> ReadingLimits:
 
 
 def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> ReadingLimits:
-    """Limits with the `NAME=VALUE` set that `where` states; values may end in K, M, G or T.
+    """Limits with the stated `NAME=VALUE` set; values may end in K, M, G or T.
+
+    Args:
+        where: the option or variable that states them, for the error.
 
     Raises:
         InputError: there is no such limit, or the value is no positive number.
@@ -104,7 +107,11 @@ def with_values(limits: ReadingLimits, stated: Iterable[str], where: str) -> Rea
 
 @contextmanager
 def using(stated: Iterable[str]) -> Iterator[None]:
-    """Set limits while something is read, here and in processes started meanwhile."""
+    """Set limits while something is read, here and in processes started meanwhile.
+
+    Raises:
+        InputError: as `with_values`.
+    """
     before, stated = os.environ.get(VARIABLE, ""), tuple(stated)
     with_values(current(), stated, "--limit")
     os.environ[VARIABLE] = ",".join((before, *stated))

@@ -34,7 +34,8 @@ VARIABLE = "MLXDOCTOR_WATCHED"
 MODELS = "running the models"
 #: Bytes of a page; stages within stages that are written down; characters of a name.
 PAGE, DEPTH, NAME = 1 << 14, 12, 190
-#: A Ctrl-C so soon after another (seconds) is the same: terminal and parent send it to the child.
+#: A Ctrl-C that comes so soon after another (seconds) is the same one: the terminal sends it to
+#: the child and to its parent, which passes it on.
 SAME_INTERRUPT = 1.0
 
 
@@ -56,7 +57,14 @@ class StageStopped(InputError):  # noqa: N818 - what became of a stage
 
 
 class Frame(NamedTuple):
-    """A stage as the parent reads it; `serial` differs whenever one is entered."""
+    """A stage as the parent reads it.
+
+    Attributes:
+        serial: different whenever a stage is entered.
+        name: a clause: "reading the tokenizer of base".
+        limit: the reading limit that raises its seconds; empty where none does.
+        busy, wall: seconds that it may be busy, and that it may take.
+    """
 
     serial: int
     kind: int
@@ -85,7 +93,11 @@ class Notes(NamedTuple):
 
 
 class Page:
-    """Memory that a watched process writes and its parent reads: a file of `PAGE` bytes."""
+    """Memory that a watched process writes and its parent reads.
+
+    Args:
+        descriptor: of a file of `PAGE` bytes.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, PAGE)

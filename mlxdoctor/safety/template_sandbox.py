@@ -19,7 +19,8 @@ import jinja2.ext
 import jinja2.sandbox
 from jinja2 import nodes
 
-#: Bits of the largest number that a template may compute: a power of small ones fills the memory.
+#: Bits of the largest whole number that a template may compute: templates count messages. A power
+#: of small numbers fills the memory where the system limits none.
 MAX_BITS = 4096
 
 

@@ -14,9 +14,12 @@ FIRST_STAGE = 4
 
 
 class TimeBudget:
-    """Seconds of a diagnosis that are divided among what asks models; None for no limit.
+    """Seconds that are divided among what asks models; it begins when it is made.
 
-    It begins when it is made.
+    Args:
+        seconds: of the whole diagnosis, most of which models may take; None for as long as it
+            takes.
+        clock: seconds that only ever rise.
     """
 
     def __init__(

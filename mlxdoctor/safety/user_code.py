@@ -24,13 +24,17 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
 
     This runs the user's code: call it for a name given on the command line only, never for
     one found in a run. It may import what lies beside its file or in the current folder,
-    when it is loaded and when it is called. `what` is to be named: "a scoring function".
+    when it is loaded and when it is called.
+
+    Args:
+        what: what is to be named, such as "a scoring function".
 
     Returns:
         The function, and its file where it has one.
 
     Raises:
-        InputError: the name has no colon, names nothing, or what can't be imported.
+        InputError: the name has no colon, there is no such file, module or function, or
+            importing it fails.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:

@@ -64,7 +64,14 @@ def failure_of(error: BaseException) -> UserFailure:
 
 @contextmanager
 def kept_running(what: str) -> Iterator[None]:
-    """Raise `UserCodeError` where code that `what` names, "trainer.py:parts", ends the program."""
+    """While the context lasts, code of the user's that ends the program raises instead.
+
+    Args:
+        what: whose code it is, as the sentence begins: "trainer.py:parts".
+
+    Raises:
+        UserCodeError: it called `sys.exit`, or raised what is no `Exception`.
+    """
     try:
         yield
     except BaseException as error:

@@ -34,7 +34,8 @@ AT_FIRST = 150_000_000
 MOST_OF_MEMORY = 0.9
 #: Seconds of processor time that show that something goes on: a GPU is given work now and then.
 STIR = 0.02
-#: The most that counts as passed between two looks (seconds): Ctrl-Z stops the child as well.
+#: The most that counts as passed between two looks (seconds): while the parent is stopped, by
+#: Ctrl-Z, so is the child.
 MOST_BETWEEN = 1.0
 #: Times that the work on one item is begun again.
 MOST_TIMES = 4
@@ -70,9 +71,12 @@ class Stopped(NamedTuple):
 
 
 def begin_again(left_out: dict[tuple[str, str], str], stopped: Stopped) -> bool:
-    """Add what was stopped to what is left out; False where the work can't be begun again so.
+    """Leave out what was stopped, too; False where the work can't be begun again without it.
 
     An item that was stopped often is left out as a whole.
+
+    Args:
+        left_out: what was left out before; this is added.
     """
     item = stopped.item
     if item is None or (item, item) in left_out:
@@ -94,7 +98,13 @@ class _Taken(NamedTuple):
 class Child:
     """A program that is watched: it calls `stages.attach` before anything else.
 
-    `line` can be read from, and holds nothing, when it has ended.
+    Args:
+        command: the program's path and its arguments.
+        left_out: stages that it is to leave out.
+        inherited: file descriptors that it gets besides.
+
+    Attributes:
+        line: can be read from, and holds nothing, when the child has ended.
 
     Raises:
         OSError: it cannot be started.
@@ -254,6 +264,9 @@ def supervise(command: Sequence[str]) -> int | str:
     """Run a program as a watched child.
 
     Ctrl-C is passed on; a second one, a second or more later, ends the child at once.
+
+    Args:
+        command: its path and arguments; it calls `stages.attach`.
 
     Returns:
         Its exit code; or the sentence that says why it was stopped, which no exit code does.

@@ -84,7 +84,11 @@ def convert(model: Any, settings: Settings) -> None:
 
 
 def load_adapter(model: Any, path: Path, *, strict: bool) -> None:
-    """Start from the weights of a saved adapter; only where not `strict` may some not fit.
+    """Start from the weights of a saved adapter.
+
+    Args:
+        strict: whether names and shapes must be the trainable parameters' own; mlx-lm
+            skips what does not fit without a word.
 
     Raises:
         InputError: the file cannot be read, or does not fit.

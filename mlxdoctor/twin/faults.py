@@ -124,7 +124,10 @@ def prompt_in_loss(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
 def supervised_padding(parts: Parts, token: int, width: int) -> Parts:
     """Parts whose batches are filled up with a token, every place of which is supervised.
 
-    A batch is as wide as `width` at the least.
+    Args:
+        parts: the trainer's.
+        token: the id of what rows are filled up with.
+        width: tokens of every row at least; a wider batch keeps its width.
     """
 
     def filled(batch: Batch) -> Batch:
@@ -232,7 +235,8 @@ def edits(
 ) -> Callable[[Edit], Fault]:
     """Makes a fault of a change of the adapter's and every checkpoint's weights.
 
-    It may change the run before as well.
+    Args:
+        apply: changes the run before as well.
     """
 
     def made(change: Edit) -> Fault:

@@ -109,7 +109,10 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
 def first_losses(start: Prepared, iterations: int, is_late: Callable[[], bool]) -> list[float]:
     """The loss of each of a run's first iterations, nats a token; nothing is written.
 
-    After each it is asked whether to stop.
+    Args:
+        start: the run, whose model is trained.
+        iterations: how many.
+        is_late: asked after each whether to stop.
     """
     settings, made = start.settings, start.parts.batches(start.settings)
     optimizer = build_optimizer(settings)
@@ -146,8 +149,11 @@ def stepper(
 ) -> Callable[[Batch, bool], StepRecord]:
     """What makes the steps of a run: (batch, whether it ends an update) -> the step's record.
 
-    Between updates it keeps the gradients. The model, the optimizer, which is initialised, and
-    MLX's random state are changed, and are computed when it returns. Gradient `norms` take time.
+    Between updates it keeps the gradients. The model, the optimizer and MLX's random state are
+    changed, and are computed when it returns.
+
+    Args:
+        optimizer: initialised with the model's trainable parameters.
     """
     model, settings = run.model, run.settings
     step = compile_step(model, optimizer, run.parts.loss, settings, norms=norms)

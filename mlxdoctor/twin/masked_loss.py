@@ -24,7 +24,12 @@ Call = Callable[[Any, mx.array], mx.array]
 def exact_mask(spans: mx.array, width: int) -> mx.array:
     """Which targets are supervised: those of the row's own tokens from its first position.
 
-    bool (rows, width - 1); column j stands for the target at position j + 1.
+    Args:
+        spans: int32 (rows, 2), first supervised position and length.
+        width: columns of the batch.
+
+    Returns:
+        bool (rows, width - 1); column j stands for the target at position j + 1.
     """
     positions = mx.arange(1, width)
     return (positions >= spans[:, :1]) & (positions < spans[:, 1:])
@@ -57,7 +62,8 @@ def losses_of(
 ) -> tuple[list[float], list[float]]:
     """Of each batch the summed loss in nats and the supervised tokens, dropout off.
 
-    After each batch it is asked whether to stop.
+    Args:
+        is_late: asked after each batch whether to stop.
     """
     model.eval()
     sums, counts = [], []

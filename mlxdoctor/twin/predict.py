@@ -313,7 +313,9 @@ class TimedBatch:
     """A batch that was computed and timed, its shape being compiled before.
 
     Attributes:
+        rows: rows of the batch.
         tokens: inputs of each row.
+        seconds: what it took.
     """
 
     rows: int

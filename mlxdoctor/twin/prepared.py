@@ -39,7 +39,15 @@ def parts_of(settings: Settings) -> Parts:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run begins with: the model has its adapter attached, at its start."""
+    """What a run begins with.
+
+    Attributes:
+        settings: the run's.
+        parts: what it was prepared with, and will be trained with.
+        model: with its adapter attached, at its start.
+        tokenizer: as mlx-lm loads it.
+        rows: the three splits.
+    """
 
     settings: Settings
     parts: Parts
@@ -48,7 +56,11 @@ class Prepared:
     rows: TokenRows
 
     def first_batches(self, count: int) -> list[Batch]:
-        """The first training batches of the run, in its own order; raises as `parity_batches`."""
+        """The first training batches of the run, in its own order.
+
+        Raises:
+            InputError: there are fewer rows than a batch has.
+        """
         return list(islice(self.parts.batches(self.settings).train(self.rows.train), count))
 
     def held_out(self, count: int) -> list[Batch]:
@@ -77,7 +89,11 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
 
 
 def plan_of(run: Prepared, optimizer: Any) -> Plan:
-    """What a run will train, layers taken together; its optimizer is initialised."""
+    """What a run will train, layers taken together.
+
+    Args:
+        optimizer: initialised.
+    """
     trainable, frozen = count_parameters(run.model)
     state = sum(array.nbytes for _, array in tree_flatten(optimizer.state))
     few, many = sum(trainable.values()), sum(frozen.values())

@@ -27,7 +27,7 @@ READ = 0.01
 #: another training explains.
 EXPLAINED, CLEAR = 1 / 3, 2.0
 #: Batches on which it is seen that a reading is far off -> nats beyond what they differ from the
-#: rest. One batch first, which takes two thirds of the time.
+#: rest. One batch first: of 403 readings of a fixture the same are left, in two thirds of the time.
 SCREENED = {1: 0.4, 3: 0.2}
 #: Readings whose first reports are made again, at most: those that fit the validations best.
 TRAINED = 6

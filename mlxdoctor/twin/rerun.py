@@ -55,7 +55,10 @@ class Recipe:
         """Settings of a rerun, which writes into `folder`: as mlx-lm, or as our own trainer.
 
         Args:
-            values: to train with instead of those recorded; unusable ones raise `InputError`.
+            values: to train with instead of those recorded.
+
+        Raises:
+            InputError: the reference trainer does not take a value.
         """
         # Where the configuration has a table of our own, our trainer made the run.
         own = self.config.values.get(TABLE)

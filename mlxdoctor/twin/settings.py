@@ -133,6 +133,10 @@ class Settings:
     def from_values(cls, values: Mapping[str, Any], path: Path | None = None) -> "Settings":
         """Settings from keys and values; a value of None stands for the default, as in mlx-lm.
 
+        Args:
+            values: mlx-lm's keys, and `mlxdoctor` for a mapping of ours.
+            path: the file to name in errors.
+
         Raises:
             InputError: a key is unknown, or a value has the wrong type or is out of range.
         """

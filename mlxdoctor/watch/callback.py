@@ -29,7 +29,11 @@ _NAMES = {"peak_memory": "peak_memory_gb", "val_time": "val_seconds"}
 
 
 class TrainingStopped(Exception):  # noqa: N818 - it stops a training that went wrong
-    """Raised by `WatchCallback(stop=True)` to end mlx-lm's loop at its `alarm`."""
+    """Raised by `WatchCallback(stop=True)` to end mlx-lm's loop.
+
+    Attributes:
+        alarm: what was raised.
+    """
 
     def __init__(self, alarm: Alarm) -> None:
         self.alarm = alarm

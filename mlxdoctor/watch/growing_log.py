@@ -96,7 +96,11 @@ class GrowingLog:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def read(self, stamp: Stamp, *, is_whole: bool) -> LogState:
-        """What the log, whose stamp this is, says by now; a last line without an end if `is_whole`.
+        """What the log says by now.
+
+        Args:
+            stamp: its own.
+            is_whole: whether its last line is read, too, if that has no end.
 
         Raises:
             InputError: it can't be read, or is binary, or beyond a limit.

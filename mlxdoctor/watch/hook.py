@@ -37,10 +37,13 @@ def parse_hook(command: str) -> tuple[str, ...]:
 
 
 def run_hook(words: tuple[str, ...], alarm: Mapping[str, Any]) -> str:
-    """Run a command with the alarm in its environment, and say how it ended.
+    """Run a command with the alarm in its environment, and wait at most `LIMIT_SECONDS`.
 
-    No text of a log becomes part of the command. After `LIMIT_SECONDS` the command is ended, but
-    not the processes that it started.
+    The alarm is passed in the environment alone: no text of a log becomes part of the command.
+    At the limit the command is ended, but not the processes that it started.
+
+    Returns:
+        How the command ended, as a sentence.
     """
     environment = {**os.environ, VARIABLE: json.dumps(alarm)}
     try:

@@ -81,7 +81,9 @@ class _Kept:
     def kinds(self, value: float, base: float) -> frozenset[str]:
         """The kinds of a new value, compared with the kept ones; see `AlarmRule.newest`.
 
-        `base` is the first validation loss; infinite if there is none.
+        Args:
+            value: the new value.
+            base: the first validation loss; infinite if there is none.
         """
         if not math.isfinite(value):
             return frozenset({"not-finite"})

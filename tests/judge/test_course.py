@@ -18,10 +18,11 @@ from tests.checks.log_evidence import LogWriter
             {1: 2.9, 20: 0.8, 30: 0.75, 50: 0.78},
             [
                 "The validation loss fell from 2.900 before the first update to 0.780 at iteration "
-                "50; it was lowest at iteration 30 (0.750). On the way: 0.800 (20), 0.750 (30).",
+                "50; it was lowest at iteration 30 (0.750). On the way: 0.800 (iteration 20), "
+                "0.750 (30).",
                 "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. On "
-                "the way: 1.200 (20), 1.100 (30), 1.000 (40). It ends 0.22 above the validation "
-                "loss.",
+                "the way: 1.200 (iteration 20), 1.100 (30), 1.000 (40). It ends 0.22 above the "
+                "validation loss.",
             ],
         ),
         # A last validation well below the one before.
@@ -30,7 +31,7 @@ from tests.checks.log_evidence import LogWriter
             {1: 2.5, 100: 2.0, 200: 1.5},
             [
                 "The validation loss fell from 2.500 before the first update to 1.500 at iteration "
-                "200. On the way: 2.000 (100). It still falls at the end.",
+                "200. On the way: 2.000 (iteration 100). It still falls at the end.",
                 "The training loss is 2.500 (1 report",
             ],
         ),
@@ -111,7 +112,7 @@ def test_what_both_losses_come_to(
             [],
             "From iteration 200 on its level stays within 0 of that.",
         ),
-        ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], " Lone reports stand out: 5.200 (20)."),
+        ([1.5, 5.2, *[0.4, 0.3] * 6, 0.2], [], " Lone reports stand out: 5.200 (iteration 20)."),
         (
             [*(3.0 - 0.2 * i for i in range(9)), *[2.4] * 4, *[1.0] * 6],
             [],

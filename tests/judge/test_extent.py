@@ -39,7 +39,7 @@ def test_warnings(logs: LogWriter) -> None:
     )
     (seen,) = warned(log)
     assert fill(seen.message, seen.measured) == (
-        "The log warns: “CRITICAL: do not deploy this model” (line 4); “WARNING: batch … took … "
+        "The log warns: “CRITICAL: do not deploy this model” (line 4); “WARNING: batch 0 took 0 "
         "seconds” (line 1, 3 times)."
     )
 

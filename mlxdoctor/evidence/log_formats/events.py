@@ -3,7 +3,7 @@
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
-from mlxdoctor.evidence.logs.series import MAX_HEADER, Save, Trainable
+from mlxdoctor.evidence.logs.series import LEVELS, MAX_HEADER, LogWarning, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
 _SAVED = re.compile(
@@ -33,7 +33,7 @@ _COUNT = re.compile(
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
 #: What a program logs as a warning or worse, behind the level; figures; characters that are kept.
 _LOGGED = re.compile(
-    r"^.{0,60}?\b(WARNING|CRITICAL|ERROR)\b[\]:|\s-]{1,6}(?:\[[^\]]*\]\s*)*(\w.{9,})"
+    rf"^.{{0,60}}?\b({'|'.join(LEVELS)})\b[\]:|\s-]{{1,6}}(?:\[[^\]]*\]\s*)*(\w.{{9,}})"
 )
 _FIGURE, MAX_WARNING = re.compile(r"\d+(?:[.,]\d+)*"), 120
 _STARTING = re.compile(r"[Ss]tarting\b")
@@ -146,10 +146,14 @@ class Events(LineFormat):
             if pattern.search(line):
                 getattr(self.notes, field).append(number)
                 return True
-        logged = _LOGGED.search(line) if "ING" in line or "CAL" in line or "ERR" in line else None
-        if logged and len(self.notes.warnings) < MAX_HEADER:
-            text = f"{logged[1]}: {_FIGURE.sub('…', logged[2])[:MAX_WARNING].strip()}"
-            self.notes.warnings.setdefault(text, []).append(number)
+        logged, known = _LOGGED.match(line), self.notes.warnings
+        if logged is not None:
+            text = logged[2][:MAX_WARNING].strip()
+            alike = _FIGURE.sub("", text)
+            if alike in known:
+                known[alike].lines.append(number)
+            elif len(known) < MAX_HEADER:
+                known[alike] = LogWarning(logged[1], text, [number])
         return logged is not None
 
     def _introduced(self, number: int, line: str) -> bool:
@@ -165,12 +169,13 @@ class Events(LineFormat):
             # The rows of an evaluation are none to train on.
             if (stated := pattern.search(line)) and not (entry == "rows" and self._is_evaluated):
                 value = next(filter(None, stated.groups())).rstrip(".,:")
-                if entry == "rows" and "otal" in stated[0]:
+                if entry == "rows" and "total" in stated[0].lower():
                     # The files before it were parts.
                     header.pop(entry, None)
-                if entry == "mean_loss" and entry in header:
-                    value = f"{header.pop(entry)}, {value}"
-                header.setdefault(entry, value)
+                if entry == "mean_loss":
+                    self.notes.mean_losses.append(_amount(value))
+                else:
+                    header.setdefault(entry, value)
                 if entry == "steps":
                     self.notes.announce(number, _amount(value))
                 is_known = True

@@ -126,7 +126,7 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     """
     if not (DATA_KEYS.isdisjoint(record) and SUMMARY_KEYS.isdisjoint(record)):
         if "train_runtime" in record and (mean := as_float(record.get("train_loss"))) is not None:
-            reader.notes.header["mean_loss"] = str(mean)
+            reader.notes.mean_losses.append(mean)
         return None
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
@@ -208,5 +208,5 @@ def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
 
 def _counted(key: str) -> str:
     """The name of a list of steps, be they those of a split; any other key as it is."""
-    name = re.sub(r"^(?:train|val|valid|eval)_", "", snake_case(key))
+    name = re.sub(rf"^(?:{'|'.join(SPLIT_NAMES)}|eval)_", "", snake_case(key))
     return "iteration" if name in (*STEPS, "iterations") else key

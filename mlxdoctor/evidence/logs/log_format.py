@@ -258,7 +258,14 @@ class LogFormat(ABC):
     def add(
         self, line: int, step: tuple[str, float] | None, metrics: dict[str, float], run: str = ""
     ) -> None:
-        """One report; `step` is name and value of what counts updates, None where nothing does."""
+        """One report.
+
+        Args:
+            line: the number of its line.
+            step: name and value of what counts updates; None where the line names no such thing.
+            metrics: canonical name -> value.
+            run: the run's name where several stand side by side.
+        """
         columns: tuple[str | None, ...] = tuple(metrics)
         values, place = list(metrics.values()), None
         if step is not None:

@@ -32,7 +32,12 @@ MAX_UNREAD = 1000
 
 
 def read_log(texts: Iterable[str], path: Path) -> tuple[list[Segment], Notes]:
-    """The runs in a log, and what it says beside them; each piece of its text ends with a line."""
+    """The runs in a log, and what it says beside them.
+
+    Args:
+        texts: its text in pieces, each ending where a line ends.
+        path: its name.
+    """
     log = LogSoFar(path)
     read_rows(texts, log)
     most = current().log_runs
@@ -58,7 +63,11 @@ def read_rows(texts: Iterable[str], log: LogSoFar) -> None:
 
 
 def read_document(text: str, log: LogSoFar) -> str | None:
-    """The text that is a log of lines in a JSON document; None where its format is not known."""
+    """Read a log that is one JSON document.
+
+    Returns:
+        None where it is none of a known format; else the text in it that is a log of lines.
+    """
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):

@@ -19,7 +19,8 @@ ROUNDING = 6e-4
 #: Share of the rows that are in a log twice where two processes write it, how many rows lie between
 #: two of one step at most, and by what share their losses differ.
 _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
-#: The first step that is named from which on what stands before it is not of the beginning.
+#: The first step that is named from which on what stands before it is not of the beginning: 10 of
+#: 323 public logs report first after so many.
 LATE = 500
 
 
@@ -171,7 +172,8 @@ class _Rows:
     def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
         """The runs: the places of their rows, and how many more say the same and are left out.
 
-        At the lines `marks`, in order, a trainer said that it starts.
+        Args:
+            marks: lines at which a trainer announced that it starts, in order.
         """
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
@@ -311,9 +313,9 @@ class _Rows:
             counts = self.epochs[chosen]
         # A line without a step of its own speaks of the last one that was named; before any, of
         # the beginning, or of the first that is named where that lies far from it.
-        named = np.unique(counts[np.isfinite(counts)])[:2]
-        is_late = len(named) > 0 and named[0] > max(2.0 * np.ptp(named), LATE)
-        before = float(named[0]) if is_late else 0.0
+        named = sorted(set(counts[np.isfinite(counts)].tolist()))[:2]
+        is_late = bool(named) and named[0] > max(2.0 * (named[-1] - named[0]), LATE)
+        before = named[0] if is_late else 0.0
         return np.clip(np.rint(_filled(counts, before)), -(2.0**62), 2.0**62).astype(np.int64)
 
     def _series(self, chosen: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Series]:

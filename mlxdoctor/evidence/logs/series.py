@@ -179,6 +179,22 @@ class LogFailure:
     is_of_thread: bool = False
 
 
+#: Levels that programs log at, the worst first, from a warning on.
+LEVELS = ("CRITICAL", "ERROR", "WARNING")
+
+
+@dataclass(frozen=True)
+class LogWarning:
+    """What was logged as a warning or worse: as it first stands there, and the lines that say so.
+
+    Lines that differ in their figures alone say the same.
+    """
+
+    level: str
+    text: str
+    lines: list[int]
+
+
 @dataclass
 class Notes:
     """What a log says beside its reports.
@@ -193,7 +209,8 @@ class Notes:
         copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
-        warnings: what was logged as a warning or worse, its figures left out -> the lines.
+        warnings: what was logged as a warning or worse, by its text without figures.
+        mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
         versions: package -> version.
         test_loss: of a test run, in nats a token.
@@ -213,7 +230,8 @@ class Notes:
     copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
-    warnings: dict[str, list[int]] = field(default_factory=dict)
+    warnings: dict[str, LogWarning] = field(default_factory=dict)
+    mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     test_loss: float | None = None
@@ -224,8 +242,7 @@ class Notes:
     @property
     def tell_of_training(self) -> bool:
         """Whether they show a log of training that has no report."""
-        stated = {"history", "mean_loss"} & self.header.keys()
-        told = self.failures or self.trainable or stated
+        told = self.failures or self.trainable or self.mean_losses or "history" in self.header
         return bool(told or self.test_loss is not None)
 
     def announce(self, line: int, iterations: float) -> None:

@@ -50,8 +50,10 @@ def is_count(value: float) -> bool:
 def lines(texts: Iterable[str], most: int) -> Iterator[tuple[Sequence[int], list[str]]]:
     """Line numbers from 1, and the lines without terminal control sequences, so many at a time.
 
-    A line that a progress bar overwrote (`\\r`) is several with one number. Each of the texts ends
-    where a line or a rewriting of it ends.
+    A line that a progress bar overwrote (`\\r`) is several with one number.
+
+    Args:
+        texts: pieces of the log that each end where a line or a rewriting of it ends.
     """
     number = 1
     for text in texts:
@@ -75,6 +77,9 @@ class LogStream:
     """A log file, read once from its beginning to its end.
 
     A line that is longer than anything a trainer writes is cut, and `source` says so.
+
+    Raises:
+        InputError: while it is read: the file can't be read, is binary, or is over the limit.
     """
 
     def __init__(self, path: Path) -> None:

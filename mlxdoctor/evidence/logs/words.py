@@ -287,8 +287,14 @@ def pattern(
 ) -> re.Pattern[str] | None:
     """A pattern for lines that look like this one, whose groups are the numbers that are kept.
 
-    The texts stand around its numbers once it is cleaned; those at the places `fixed` must not
-    change. None where the line was cleaned of more than the time it was written at.
+    Args:
+        line: as it stands in the log.
+        texts: what stands around its numbers once it is cleaned.
+        keep: the places of the numbers to be read.
+        fixed: place -> a number that must not change.
+
+    Returns:
+        None where the line was cleaned of more than the time it was written at.
     """
     parts = []
     for place, before in enumerate(texts[:-1]):

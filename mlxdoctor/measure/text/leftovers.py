@@ -72,7 +72,12 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Spoilt:
-    """The places of the rows with a leftover, and the text of the first, from before the match."""
+    """Rows with a leftover.
+
+    Attributes:
+        rows: the places of the rows that have it.
+        example: the text of the first of them, from just before the match.
+    """
 
     leftover: Leftover
     rows: tuple[int, ...]

@@ -18,7 +18,10 @@ _UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
 class Output:
     """What one model answered to one prompt.
 
-    Its units are token ids, or words and signs where the ids are unknown; `ends` are such units.
+    Attributes:
+        units: token ids, or words and signs where the ids are unknown.
+        ends: the units that end an answer.
+        max_tokens: the limit it was generated under, where known.
     """
 
     text: str

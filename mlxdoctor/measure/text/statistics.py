@@ -21,7 +21,7 @@ SOUND_RATE, BROKEN_RATE, ALPHA, BETA = 0.05, 0.5, 0.001, 0.01
 #: Share of prompts on which a broken model does it: below, it is impaired rather than broken. And
 #: that above which the base model does the same, so that the tuning is not to blame.
 BROKEN_SHARE, BASE_SHARE = 0.5, 0.2
-#: The end of a sentence, filled from `Rate.measured`.
+#: How the base model compares: the end of a sentence, filled from `Rate.measured`.
 AGAINST_BASE = (
     "[the base model does so on {base_hits} of them|there is no answer of the base model to "
     "compare with]"
@@ -91,7 +91,12 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean of a figure over prompts, of both models, and the tuned model's less the base's."""
+    """The mean of a figure over prompts, of the base and of the tuned model.
+
+    Attributes:
+        difference: of the tuned model's less the base model's, with its interval.
+        p_value: of no difference, `paired_permutation`.
+    """
 
     base: float
     tuned: float

@@ -131,7 +131,11 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
 
 
 def as_called(loss: Callable[..., Any], batch: Any) -> OfModel:
-    """As `bound`, giving the loss's first value as a scalar; raises where there is none."""
+    """The loss as a function of the model alone, giving its first value as a scalar.
+
+    Raises:
+        InputError: as `bound`; from the function itself, where it returns no scalar array.
+    """
     call = bound(loss, batch)
 
     def scalar(model: Any) -> mx.array:

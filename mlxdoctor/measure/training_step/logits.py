@@ -32,7 +32,12 @@ Tokens = NDArray[np.int32]
 
 
 def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[str, mx.array]]:
-    """The loss's calls of the model, with their logits' gradients; and those of the parameters."""
+    """Differentiate the loss by what is trainable and by the logits of each call of the model.
+
+    Returns:
+        The calls that it made of the model, with the gradient of the logits of each; and trainable
+        parameter -> its gradient.
+    """
     # Nothing is computed here: only how many logits there are is asked.
     with heard(model) as calls:
         loss(model)
@@ -56,7 +61,11 @@ def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[s
 
 
 def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
-    """Measure the alignment of inputs and targets, in each forward pass that is trained."""
+    """Measure the alignment of inputs and targets, in each forward pass that is trained.
+
+    Raises:
+        Missing: there are no logits, or no tokens that go with them.
+    """
     if not calls:
         raise Missing("the loss never called the model, or it gave no logits of three dimensions")
     fitting = [
@@ -105,12 +114,18 @@ def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
 def read(
     gradient: mx.array, logits: mx.array, after: Tokens | None = None
 ) -> tuple[Tokens, NDArray[np.float32], float]:
-    """Targets, weights and the share of hard targets, as in `Alignment`.
+    """Targets, weights and the share of hard targets.
 
     Args:
-        gradient: of the loss with respect to the logits, (rows, positions, vocabulary).
+        gradient: float32 (rows, positions, vocabulary), of the loss.
+        logits: of the same shape, any float type.
         after: int32 (rows, positions), the next token, which decides where pushing one token
             up and pushing another down are the same.
+
+    Returns:
+        int32 (rows, positions), -1 where the gradient is zero; float32 (rows, positions),
+        0 there, negative where the target is made less likely; and the share, 0 to 1, NaN
+        where nothing is trained.
     """
     targets, weights, hard = [], [], []
     rows = max(1, PART_BYTES // max(1, gradient[0].nbytes))
@@ -153,9 +168,10 @@ def _fit(part: mx.array, p: mx.array, target: mx.array) -> tuple[mx.array, mx.ar
 
 
 def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
-    """How much each row's own tokens are made more likely at its trained positions, float64.
+    """How much each row's own tokens are made more likely, float64 (rows,).
 
-    Whatever else the loss has there: a bonus for entropy, say, pushes other tokens.
+    They are read at the trained positions, whatever else the loss has there: a bonus for entropy,
+    say, pushes other tokens. The calls are those of the alignment.
     """
     sums = []
     for number in dict.fromkeys(alignment.forwards.tolist()):
@@ -175,7 +191,12 @@ def pushes(calls: Sequence[Call], alignment: Alignment) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """What pads rows, ends answers, and is added by the template where an answer is to follow."""
+    """Tokens of a tokenizer that mean something.
+
+    Attributes:
+        ends: tokens that end an answer; empty where no tokenizer was given.
+        answer: what the chat template adds when an answer is to follow; empty without one.
+    """
 
     pads: tuple[int, ...]
     ends: tuple[int, ...]

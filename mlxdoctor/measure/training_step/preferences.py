@@ -32,7 +32,9 @@ NO_TOKENS = frozenset(
 class BatchArray(NamedTuple):
     """One array of a batch, or one list of numbers.
 
-    Its name is as above, with positions where there are no names; its path has no names.
+    Attributes:
+        name: as above; positions where there are no names.
+        path: keys and positions from the batch down to it, with dots between them.
     """
 
     name: str
@@ -94,7 +96,11 @@ def _named(arrays: list[BatchArray], name: str | int, what: str) -> list[BatchAr
 
 
 def pairs_in(trainer: Trainer, alignment: Alignment) -> Preferences | None:
-    """How the loss pushes chosen and rejected rows; None where nothing names them."""
+    """How the loss pushes chosen and rejected rows; None where nothing names them.
+
+    Raises:
+        InputError: the batch has no arrays of the names that the trainer gave.
+    """
     rows = _rows(alignment)
     if trainer.pairs == "halves":
         names = ("the first half of the rows", "the second half")

@@ -20,7 +20,11 @@ IN_A_TUPLE = 6
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a training step is made of: the arguments of `mlxdoctor.probe`, which explains them."""
+    """What a training step is made of: the arguments of `mlxdoctor.probe`, which says what each is.
+
+    Raises:
+        InputError: `expect` or `pairs` is none of what it may be.
+    """
 
     model: Any
     loss_fn: Callable[..., Any]
@@ -43,7 +47,11 @@ class Trainer:
 
 
 def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
-    """What the function named as `FILE.py:FUNCTION` returns, and its file. Runs the user's code."""
+    """What the function named as `FILE.py:FUNCTION` returns, and its file. Runs the user's code.
+
+    Raises:
+        InputError: it cannot be found, needs arguments, fails, or returns something else.
+    """
     function, files = load_named(name, "a function that returns a trainer")
     try:
         # A class or a built-in function may have no signature to read.

@@ -83,19 +83,23 @@ class Forward:
 class Alignment:
     """Which positions are trained, and on which token, from the gradient of the logits.
 
-    Rows are those of every forward pass that the loss has a gradient for, filled up to one width.
+    All arrays have one entry for each row and position of the model's input: of every forward
+    pass that the loss has a gradient for, one after the other. Narrower ones are filled up.
 
     Attributes:
-        inputs: (rows, positions), the tokens that the model was given; -1 beyond its own width.
-        targets: (rows, positions), the token each position is pushed towards, or away from where
-            its weight is negative; -1 where it is not trained.
-        weights: (rows, positions), of each position in the loss.
+        inputs: int32 (rows, positions), the tokens that the model was given; -1 beyond the
+            width of the row's own forward pass.
+        targets: int32 (rows, positions), the token each position is pushed towards, or away
+            from where its weight is negative; -1 where it is not trained.
+        weights: float32 (rows, positions), the weight of each position in the loss; negative
+            where the target is made less likely.
         hard: share of the trained positions whose gradient is that of the cross-entropy
             with one target: weight x (probability - one-hot); NaN where nothing is trained.
-        prompt_lengths: (rows,), tokens before the last answer by the chat template; -1: unknown.
-        row_lengths: (rows,), tokens before the padding.
-        widths: (rows,), positions of the row's own forward pass.
-        forwards: (rows,), which of the loss's calls of the model the row was in.
+        prompt_lengths: int32 (rows,), tokens before the last answer as the chat template
+            marks it; -1 where that is unknown.
+        row_lengths: int32 (rows,), tokens before the padding.
+        widths: int32 (rows,), positions of the row's own forward pass.
+        forwards: int32 (rows,), which of the loss's calls of the model the row was in.
         end_ids: tokens that end an answer; empty where no tokenizer was given.
     """
 
@@ -159,10 +163,11 @@ class Preferences:
 
     Attributes:
         names: what is called chosen and rejected, or the one name of the rewards.
-        rewards: (answers,): 1 for chosen, -1 for rejected, 0 where that is unknown; or what a
-            policy is rewarded with, as it is where that does not go with the answers. A row of
-            the `Alignment` that is in several forward passes is one answer.
-        pushes: (answers,), how much each is made more likely.
+        rewards: float64 (answers,): 1 for chosen, -1 for rejected, 0 where that is unknown; or
+            what a policy is rewarded with, as it is where that does not go with the answers.
+            Answers are in the order of the `Alignment`'s rows; a row that is in several forward
+            passes is one answer.
+        pushes: float64 (answers,), how much each is made more likely.
         reversed: the same with every reward times -1; None for pairs, NaN where the loss is then
             another one.
         labels: whether the rewards are yes or no.

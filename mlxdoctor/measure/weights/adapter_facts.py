@@ -17,7 +17,11 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 
 @lru_cache(maxsize=16)  # several checks ask for those of one adapter
 def factor_facts(adapter: Adapter, *, spectrum: bool = False) -> tuple[ModuleFacts, ...]:
-    """Every module of an adapter without a scale, in its order. Reads every factor."""
+    """Every module of an adapter without a scale, in its order. Reads every factor.
+
+    Raises:
+        InputError: the file changed or cannot be read, or a rank is over the limit.
+    """
     highest = max((module.rank for module in adapter.modules), default=0)
     if highest > current().rank:
         raise exceeded(None, f"a module has factors of rank {highest:,}", "rank")

@@ -65,7 +65,12 @@ def weight_changes(
 ) -> Iterator[WeightChange]:
     """Compare every tensor, in the order of the tuned model; what it lacks comes last.
 
-    Quantised matrices are compared by the values they stand for, under the name of their `weight`.
+    Quantised matrices are compared by the values they stand for, under the name of their
+    `weight`. The tensors named in `leave_out` are not read.
+
+    Raises:
+        InputError: a file changed or cannot be read, or a matrix is quantised in an
+            unknown mode.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -98,7 +103,11 @@ def component(name: str) -> str:
 
 
 def change_of(old: Stored, new: Stored) -> Change:
-    """How far all values of two tensors of one shape are apart, added up block by block."""
+    """How far all values of two tensors of one shape are apart, added up block by block.
+
+    Raises:
+        InputError: a file changed or cannot be read.
+    """
     is_plain = isinstance(old, TensorRef) and isinstance(new, TensorRef)
     width = 1 if is_plain else max(old.shape[-1], 1)
     step = max(_BLOCK_ELEMENTS // width, 1) * width
@@ -184,7 +193,13 @@ class ModuleFusion:
 def fusions(
     adapter: Adapter, config: TrainingConfig, base: BaseModel, tuned: TunedModel
 ) -> tuple[ModuleFusion, ...]:
-    """Every module of the adapter that both models hold in its shape, with a finite update."""
+    """Every module of the adapter that both models hold in the same shape.
+
+    Modules whose update is zero or not finite are left out.
+
+    Raises:
+        InputError: a file changed or cannot be read.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from threadpoolctl import threadpool_limits
