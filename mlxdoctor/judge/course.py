@@ -163,7 +163,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
     yield from warned(log)
     if (told := extent(log)) and segment.reports:
-        yield Seen("Of the run the log tells: {told}.", {"told": "; ".join(told)})
+        yield Seen("The log says of the run: {told}.", {"told": "; ".join(told)})
     if (test_loss := log.notes.test_loss) is not None:
         above = test_loss - held_out_last if held_out_last is not None else 0.0
         yield Seen(

@@ -37,7 +37,7 @@ def extent(log: TrainingLog) -> list[str]:
         last = [rates.last] if by_way or rates.first != rates.last else []
         course = " to ".join(f"{rate:.3g}" for rate in (rates.first, *by_way, *last))
         anew = _begun_anew(segment.finite("learning_rate"))
-        begun = f", which begins anew at {segment.unit} {anew}" if anew else ""
+        begun = f", whose schedule begins anew at {segment.unit} {anew}" if anew else ""
         told.append(f"a learning rate of {course}{begun}")
     every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
     if every > step > 0.0:
