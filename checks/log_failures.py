@@ -100,6 +100,8 @@ MAX_SHOWN = 160
 MAX_PARTS = 5
 #: Share of the announced iterations: the last report may come a few before the end.
 UNFINISHED = 0.98
+#: Lines before the last report in which the bar of its step may be drawn.
+DRAWN = 2
 #: Nats of a training loss above which rows are not known by heart: a sound public run that said it
 #: validates on nothing ends at 1.75, and rows that were learned by heart end below 0.1.
 BY_HEART = 0.5
@@ -166,7 +168,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     segment = log.main
     reached, announced, unit = _reached(log), segment.announced_iterations, segment.unit
     is_short = _is_short(log, reached)
-    if segment.axis == "row" and (bar := _bar(log)) is not None:
+    if segment.axis in ("row", "epoch") and (bar := _bar(log)) is not None:
         (reached, announced), unit, is_short = bar, "step", True
     # What breaks off once the training is over is a later program, or a later cell.
     ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
@@ -217,11 +219,11 @@ def _reached(log: TrainingLog) -> int | None:
 
 
 def _bar(log: TrainingLog) -> tuple[int, int] | None:
-    """How far the bar behind the last report came, and of how much, where that is not the end."""
+    """How far the bar at the last report came, and of how much, where that is not the end."""
     bars = [
         (step, total)
         for total, (step, line) in log.notes.bars.items()
-        if line >= log.main.last_line > 0
+        if line >= log.main.last_line - DRAWN > 0
     ]
     step, total = max(bars, key=itemgetter(1), default=(0, 0))
     return (step, total) if step < UNFINISHED * total and not _is_summed_up(log) else None

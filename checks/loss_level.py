@@ -129,7 +129,7 @@ def loss_level(
         **_of_perplexity(segment, curve.first),
         "grad_accumulation_steps": steps,
         "mean": curve.first / steps,
-        **_chance(segment, curve, vocabulary, steps),
+        **_chance(segment, curve, vocabulary, steps, start),
     }
     floor = rows.unigram_entropy() if rows is not None else math.nan
     if math.isnan(floor):
@@ -169,17 +169,22 @@ def _of_perplexity(segment: Segment, first: float) -> dict[str, Measurement]:
 
 
 def _chance(
-    segment: Segment, curve: SeriesFacts, vocabulary: int | None, steps: int
+    segment: Segment, curve: SeriesFacts, vocabulary: int | None, steps: int, start: float
 ) -> dict[str, Measurement]:
-    """The last losses beside the level of a blind guess."""
+    """The last losses, and that of the untouched model, beside the level of a blind guess."""
     low = min(_CHANCE_LOW, math.log(vocabulary) - _CHANCE_BELOW) if vocabulary else _CHANCE_LOW
     validation = segment.finite("val_loss").values[-1:]
     is_nearer = np.abs(validation - curve.end) < np.abs(validation - curve.end / steps)
     # Unless the last validation loss is nearer to the loss itself, it may be a sum over steps.
     is_maybe_sum = steps > 1 and not is_nearer.any()
+    is_counted = segment.axis in ("iteration", "step")
+    first = segment.series["train_loss"].iterations[0]
+    is_untouched = segment.base_val_loss is not None or (is_counted and first <= 1)
     return {
         "chance_from": low,
         "above_chance": min(curve.end, curve.tail_minimum) - low,
+        # One that began at chance lost nothing there.
+        "was_below": not (is_untouched and start >= low),
         "kept_of_start": curve.end / curve.start if curve.start > 0.0 else None,
         "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= _CHANCE_HIGH),
         "vocabulary_known": vocabulary,

@@ -82,7 +82,7 @@ def preferences(
     patterns = [each for each in _TABLE.patterns if not set(names).isdisjoint(each.series)]
     signs = list(replace(_TABLE, patterns=tuple(patterns)).signs(described, log.main.unit))
     yield from signs
-    if not any(isinstance(sign, Sign) for sign in signs):
+    if all(isinstance(sign, Unsought) or sign.severity is Severity.INFO for sign in signs):
         yield from _learned(columns)
     if names[0] not in columns or len(columns[names[0]]) < REPORTS:
         raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a {names[0]}")

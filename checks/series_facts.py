@@ -28,7 +28,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.series import median
-from mlxdoctor.evidence.logs.metric_names import ROLES
+from mlxdoctor.evidence.logs.metric_names import ROLES, SCORE
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
 from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of, loss_figures
@@ -46,7 +46,7 @@ _UNTOLD = re.compile(
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
-_FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "length")
+_FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "cut_off", "length")
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
 _SCORES = {*ROLES["margin"], *ROLES["accuracy"]}
 _PLACES["grad_norm"] = len(_FIRST)
@@ -68,8 +68,8 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     figures = partial(loss_figures, log.main)
     yield from _TABLE.signs(Columns(columns, figures), log.main.unit, _WITH_OWN_CHECK)
     others = {name: series.finite for name, series in log.main.series.items()}
-    # Of the rest, what is reported most often first.
-    order = sorted(others, key=lambda name: (_place(name, others[name]), -len(others[name])))
+    # Of the rest, what changes and is reported most often first.
+    order = sorted(others, key=lambda name: (*_place(name, others[name]), -len(others[name])))
     told = [
         _course(name, others[name])
         for name in order
@@ -77,17 +77,26 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     ]
     if told:
         is_noisy = any(" from " in clause and ", between" in clause for clause in told[:_MOST])
+        is_alone = {"train_loss", "val_loss"}.isdisjoint(others)
         yield Seen(
-            "The log also has {columns}[ (of noisy ones {levels} at the start and the end)].",
-            {"columns": "; ".join(told[:_MOST]), "levels": "medians" if is_noisy else None},
+            "The log [also has{also}|has no loss; its {reports:* report} have] "
+            "{columns}[ (of noisy ones {levels} at the start and the end)].",
+            {
+                "also": None if is_alone else "",
+                "reports": log.main.reports,
+                "columns": "; ".join(told[:_MOST]),
+                "levels": "medians" if is_noisy else None,
+            },
         )
     yield from _beside_a_guess(log.main)
 
 
-def _place(name: str, series: Series) -> float:
+def _place(name: str, series: Series) -> tuple[float, bool]:
     """Where a column is told: a part of the reward that never changes right behind the whole."""
-    is_still = name.startswith("reward") and len(series) > 1 and series.facts.is_constant
-    return 0.5 if is_still and name not in _PLACES else _PLACES.get(name, len(_PLACES))
+    is_still = len(series) > 1 and series.facts.is_constant
+    if is_still and name.startswith("reward") and name not in _PLACES:
+        return 0.5, False
+    return _PLACES.get(name, len(_FIRST) - (SCORE.search(name) is not None)), is_still
 
 
 def _beside_a_guess(segment: Segment) -> Iterator[Seen]:

@@ -15,13 +15,17 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
-from mlxdoctor.evidence.logs.log_format import messages
 from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, is_recorded_answer, iteration_in
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
-from mlxdoctor.evidence.training_log import holds_history, looks_like_log, looks_like_unread_log
+from mlxdoctor.evidence.training_log import (
+    holds_history,
+    looks_like_log,
+    looks_like_unread_log,
+    tells_of_a_run,
+)
 from mlxdoctor.finding import some_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -81,13 +85,6 @@ def _nothing_found(paths: Sequence[Path]) -> InputError:
         problem, remedy = "is source code", "`mlxdoctor lint` says what is wrong in a trainer's"
     elif len(paths) == 1 and {snake_case(key) for key in Sniffed(paths[0]).record} & {*STEPS}:
         problem, remedy = "has records of steps, and no loss in them", "name a log that has losses"
-    elif len(paths) == 1:
-        said = Sniffed(paths[0]).head.splitlines()
-        signs = {"ended": messages("warnings")["ended"], "starts": messages("starts")["started"]}
-        for told, pattern in signs.items():
-            if any(map(pattern.search, said)):
-                problem = f"says that a training {told}, and no loss could be read in it"
-                return InputError(paths[0], problem, "name the whole log")
     return InputError(", ".join(map(str, paths)) or None, problem, remedy)
 
 
@@ -154,7 +151,10 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         elif path.parent != folder and is_model_folder(path.parent):
             files = files.having("tuned", path.parent)
         elif path.name not in _NO_EVIDENCE:
-            by_content[path] = _kind_by_content(path) or "unrecognised"
+            kind = _kind_by_content(path) or "unrecognised"
+            with suppress(InputError):
+                kind = "logs" if kind == "unrecognised" and tells_of_a_run(path) else kind
+            by_content[path] = kind
     files = _end_of_a_chain(_not_an_archive(files, saved), saved)
     adapters = [path for path, kind in by_content.items() if kind == "adapter"]
     is_known = files.adapter is not None or bool(files.checkpoints)
@@ -246,6 +246,8 @@ def _loose_file(files: RunFiles, path: Path) -> RunFiles:
     if (kind := _kind_by_name(path)) is not None:
         return files.having(kind, path)
     kind = "unrecognised" if path.suffix == ".py" else _kind_by_content(path)
+    if kind == "unrecognised" and path.suffix in _TEXT_SUFFIXES:
+        kind = "logs" if tells_of_a_run(path, is_named=True) else kind
     if kind is None:
         # Nothing recognised it. Its reader will say so in a sentence that names
         # the file, which helps more than silence.

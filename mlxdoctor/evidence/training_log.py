@@ -109,7 +109,7 @@ class TrainingLog:
             notes.add(own)
             clauses = _remarks(runs, own.unread, main, is_alone=len(files) == 1)
             sources.append(replace(source, note="; ".join(filter(None, (source.note, *clauses)))))
-        if not segments and not notes.tell_of_training:
+        if not segments and not notes.tell_of_a_run:
             if notes.problems:
                 raise notes.problems[0]
             *most, last = (kind.understood for kind in formats(LogFormat) if kind.understood)
@@ -187,6 +187,16 @@ def holds_history(path: Path) -> bool:
     if path.suffix != ".json":
         return False
     return sum(len(_LOSS_OF_A_TIME.findall(text)) for text in _ends(path)) >= MIN_LIKE_REPORTS
+
+
+def tells_of_a_run(path: Path, *, is_named: bool = False) -> bool:
+    """Whether a file that holds no report tells of a training: it was named, or is called a log.
+
+    Raises:
+        InputError: as `looks_like_log`.
+    """
+    is_log = is_named or _LOG_NAME.search(path.name) is not None
+    return is_log and any(_notes(text, path).tell_of_a_run for text in _ends(path))
 
 
 def looks_like_unread_log(path: Path) -> bool:

@@ -46,7 +46,24 @@ def extent(log: TrainingLog) -> list[str]:
         before = header.get("trained_before")
         earlier = f", where an earlier start had {before} M" if before else ""
         told.append(f"{few:.4g} M trained parameters{earlier}")
+    starts, ends, saves = log.notes.run_marks, log.notes.ended, log.notes.stored
+    if not segment.reports and starts:
+        told.append(f"{_counted(len(starts), 'start')} ({_few(starts)})")
+    if ends and ends[-1] > segment.last_line:
+        told.append(f"its end ({_few(ends[-1:])})")
+    if not segment.reports and saves:
+        told.append(f"{_counted(len(saves), 'save')} ({_few(saves)})")
     return told
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _few(lines: list[int]) -> str:
+    """The numbers of the first lines of some, and of the last."""
+    shown = lines if len(lines) <= MOST else [*lines[: MOST - 1], lines[-1]]
+    return f"line{'s' if lines[1:] else ''} {', '.join(f'{line:,}' for line in shown)}"
 
 
 def _begun_anew(rates: Series) -> str:

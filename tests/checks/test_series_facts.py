@@ -285,5 +285,5 @@ def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> 
     (seen,) = judge(series_facts, logs.text(*rows)).seen
     assert seen.message == (
         "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; accuracy between 2 "
-        "and 9; gradient norm 2.5 throughout; entropy from 0.25 to 1.25."
+        "and 9; entropy from 0.25 to 1.25; gradient norm 2.5 throughout."
     )

@@ -307,12 +307,6 @@ def test_a_log_that_has_but_a_summary(tmp_path: Path) -> None:
     assert said == ["Of the loss the log has nothing but a mean over the run, 3.168, of 3 steps."]
 
 
-def test_the_end_of_a_log_that_has_no_loss(tmp_path: Path) -> None:
-    (tmp_path / "tail.txt").write_text("100%|####| 9/9 [00:09<00:00]\nTraining completed!\n")
-    with pytest.raises(InputError, match="a training ended, and no loss could be read"):
-        diagnose(tmp_path / "tail.txt")
-
-
 def test_a_history_beside_settings_is_a_log(tmp_path: Path) -> None:
     records = [{"step": at, "loss": 2.0 / at, "val_loss": None} for at in (2, 4, 6)]
     stated = {"base_model": "a/b", "learning_rate": 1e-4, "lora_rank": 8, "max_steps": 9}
@@ -356,11 +350,28 @@ def test_losses_in_bits_are_none_in_nats(tmp_path: Path) -> None:
         TrainingLog.read([tmp_path / "a.log"])
 
 
-@pytest.mark.parametrize("line", ["Starting training...", "--- Epoch 1/3 ---"])
-def test_a_start_without_a_loss_is_no_other_file(line: str, tmp_path: Path) -> None:
-    (tmp_path / "run.log").write_text(f"{line}\n{line}\n")
-    with pytest.raises(InputError, match="says that a training starts, and no loss could be read"):
-        diagnose(tmp_path / "run.log")
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["--- Epoch 1/3 ---"], "1 start (line 1)"),
+        (["开始训练...", "开始训练...", "模型已保存到 a"], "2 starts (lines 1, 2); 1 save (line 3)"),
+        (["Starting finetuning", "Finetuning done!"], "1 start (line 1); its end (line 2)"),
+    ],
+)
+def test_a_training_without_a_loss_is_told_of(lines: list[str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("\n".join(lines))
+    report = diagnose(tmp_path / "run.log")
+    says = f"No loss could be read in the log. It speaks of {told}."
+    assert says in [seen.message for seen in report.seen]
+
+
+def test_scores_of_steps_are_a_log_without_a_loss(tmp_path: Path) -> None:
+    rows = [json.dumps({"round": at, "n": 200, "asr": 0.4 - 0.1 * at}) for at in range(4)]
+    (tmp_path / "rounds.jsonl").write_text("\n".join(rows))
+    (seen,) = diagnose(tmp_path / "rounds.jsonl").seen
+    assert seen.message == (
+        "The log has no loss; its 4 reports have asr from 0.4 to 0.1; n 200 throughout."
+    )
 
 
 def test_a_save_is_heard_of_after_the_last_report(tmp_path: Path) -> None:

@@ -150,11 +150,12 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
     lowered = [snake_case(name) for name in names]
     # Two splits side by side are their losses.
     are_splits = {"train_loss", "val_loss"} <= {*unique(map(canonical, names), names)}
-    if not are_splits and not is_report(canonical(metric) for _, metric in split):
-        return None
     # The epochs of a trainer's own table may be parts of one.
     counters = (*STEPS, "epoch") if delimiter in ("", "|") else STEPS
     step = next((lowered.index(name) for name in counters if name in lowered), None)
+    told = (canonical(metric) for _, metric in split)
+    if not are_splits and not is_report(told, counted=step is not None):
+        return None
     if delimiter == "|":
         if step is None:
             # It is no curve: the names stay as they are.

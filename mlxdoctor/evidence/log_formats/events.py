@@ -56,7 +56,7 @@ _VERSION = re.compile(
     r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
     re.IGNORECASE,
 )
-_WARNINGS, _HEADER = messages("warnings"), messages("header")
+_EVENTS, _HEADER = messages("events"), messages("header")
 
 
 class Events(LineFormat):
@@ -141,8 +141,8 @@ class Events(LineFormat):
         return True
 
     def _warned(self, number: int, line: str) -> bool:
-        """Whether the trainer says what the run goes without."""
-        for field, pattern in _WARNINGS.items():
+        """Whether the trainer says what becomes of the run, or what it goes without."""
+        for field, pattern in _EVENTS.items():
             if pattern.search(line):
                 getattr(self.notes, field).append(number)
                 return True

@@ -168,7 +168,8 @@ def _meaning(
     columns = unique(metrics, keys)
     steps = tuple((names.index(name), name) for name in STEPS if name in names)
     told = (*filter(None, columns), *(canonical(key) for key in nulls))
-    return (columns if is_report(told) and any(columns) else ()), steps
+    is_told = is_report(told, counted=bool(steps) or "epoch" in told)
+    return (columns if is_told and any(columns) else ()), steps
 
 
 def _records(document: Any) -> Iterator[Mapping[str, Any]]:

@@ -198,11 +198,15 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
 
     def finish(self) -> None:
         """Where nothing else in the log is a loss, named ones count that are there but once."""
-        reports = [shape for shape in self.log.shapes if shape.nature is not Nature.BESIDE]
+        none = (Nature.BESIDE, Nature.MARK)
+        reports = [shape for shape in self.log.shapes if shape.nature not in none]
         if all(shape.role == OTHER for shape in reports):
             for plan in self._doubted:
                 for held in plan.held:
                     plan.shape.append(*held)
+        if not reports:
+            # Where an epoch begins, a training does.
+            self.notes.run_marks += self._epochs.lines[:1]
 
     def _redraw(self, shape: Shape, number: int, row: list[float]) -> None:
         """Add a bar's row, in place of the last one where that is of the same step."""

@@ -24,8 +24,10 @@ STEPS: tuple[str, ...] = tuple(_TABLES["steps"])
 #: Keys of a trainer's closing summary, which repeats names with another meaning.
 SUMMARY_KEYS = frozenset(("train_runtime", "total_flos", "train_samples_per_second"))
 
-#: A metric a row must hold at least one of to be a report on training.
+#: A metric a row must hold at least one of to be a report on training; and one that makes it a
+#: report where something counts it.
 _METRIC = re.compile(r"(?:^|_)(?:loss|reward|rewards|kl|perplexity|ppl)(?:_|$)")
+SCORE = re.compile(r"(?:^|_)(?:acc|accuracy|f1|asr|bleu\d?|rouge\w?|(?:success|solve|win)_?rate)(?:_|$)")
 
 _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
 
@@ -48,9 +50,12 @@ def canonical(text: str) -> str:
     return _ALIASES.get(name, name)
 
 
-def is_report(names: Iterable[str]) -> bool:
-    """Whether a row with these canonical names reports on training."""
-    return any(name == "grad_norm" or _METRIC.search(name) for name in names)
+def is_report(names: Iterable[str], *, counted: bool = False) -> bool:
+    """Whether a row with these canonical names, counted by a step or not, reports on training."""
+    return any(
+        name == "grad_norm" or _METRIC.search(name) or (counted and SCORE.search(name))
+        for name in names
+    )
 
 
 def unique(names: Iterable[str | None], own: Iterable[str]) -> tuple[str | None, ...]:

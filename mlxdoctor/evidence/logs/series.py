@@ -209,6 +209,7 @@ class Notes:
         copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
+        stored: numbers of other lines that say that something was saved.
         warnings: what was logged as a warning or worse, by its text without figures.
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
@@ -230,6 +231,7 @@ class Notes:
     copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
     warnings: dict[str, LogWarning] = field(default_factory=dict)
     mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -244,6 +246,11 @@ class Notes:
         """Whether they show a log of training that has no report."""
         told = self.failures or self.trainable or self.mean_losses or "history" in self.header
         return bool(told or self.test_loss is not None)
+
+    @property
+    def tell_of_a_run(self) -> bool:
+        """Whether they tell of one at all, be it that it began or ended: other texts do, too."""
+        return self.tell_of_training or bool(self.run_marks or self.ended)
 
     def announce(self, line: int, iterations: float) -> None:
         """A run was to have so many iterations; what can be no such count is left out."""
