@@ -14,8 +14,9 @@ from mlxdoctor.tables import pattern, record, shipped
 _ROW_PREFIX = "row_"
 #: Most characters of a quoted group.
 _MAX_QUOTED = 60
-#: A traceback's last line: the exception's type with its modules, and its message.
-_LAST_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
+#: A traceback's last line: the exception's type with its modules, and its message; or a program
+#: that could not be started.
+_LAST_LINE = re.compile(r"(?:\S*/)?(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import re
 import numpy as np
 
 from mlxdoctor.engines.series import SeriesFacts, smoothed
+from mlxdoctor.evidence.logs.metric_names import HELD_OUT, HELD_OUT_SCORE
 from mlxdoctor.evidence.training_log import Segment, Series
 from mlxdoctor.finding import Measurement
 
@@ -29,28 +30,23 @@ CHANCE = 2.0
 DEPARTED = 0.5
 #: Seconds of a validation that looked at rows.
 LOOKED = 0.05
-#: A column that only rows that were looked at can have.
-HELD_OUT = r"(?:last_)?(?:eval|valid|validation|val|dev|test|held_?out)_"
-_HELD_OUT_SCORE = re.compile(rf"{HELD_OUT}.*(?:accuracy|acc|f1|entropy)")
-_SCORE = re.compile(
-    rf"{HELD_OUT}(?P<name>(?:.*_)?(?:accuracy|acc|f1|auc|mrr|bleu|matthews_correlation|exact_match"
-    r"|rouge\w{1,4}))"
-)
+_BESIDE = re.compile(rf"{HELD_OUT}.*(?:accuracy|acc|f1|entropy)")
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
 
 
 def held_out_scores(segment: Segment) -> dict[str, Series]:
-    """What else was measured on held-out rows, by its name: accuracies and such, from 0 to 1."""
+    """What else was measured on held-out rows, by its name: accuracies and such, or percents."""
+    # Of one score on two splits that which was taken more often.
     found = {
         match["name"].replace("_", " "): segment.finite(name)
-        for name in segment.series
-        if not segment.is_preference and (match := _SCORE.fullmatch(name))
+        for name in sorted(segment.series, key=lambda name: len(segment.finite(name)))
+        if not segment.is_preference and (match := HELD_OUT_SCORE.fullmatch(name))
     }
     return {
         name: series
         for name, series in sorted(found.items(), key=lambda one: one[0] != "f1")
-        if len(series) > 1 and series.facts.lowest >= 0.0 and series.facts.highest <= 1.0
+        if len(series) > 1 and series.facts.lowest >= 0.0 and series.facts.highest <= 100.0
     }
 
 
@@ -112,7 +108,7 @@ def _broken(segment: Segment) -> dict[str, Measurement]:
     took = segment.finite("val_seconds").facts.highest
     first = validation.facts.non_finite.first
     follows = first is not None and bool((losses.iterations > first).any())
-    names = (name for name in segment.series if _HELD_OUT_SCORE.fullmatch(name))
+    names = (name for name in segment.series if _BESIDE.fullmatch(name))
     beside = next((name for name in names if len(segment.finite(name))), None)
     scores = segment.finite(beside or "").facts
     looked = took >= LOOKED and not follows

@@ -255,6 +255,8 @@ def figures(series: Series) -> dict[str, Measurement]:
         named["held"] = facts.lowest / facts.last
     named |= _extremes(values, series.finite.iterations, facts.median)
     # A sound run's gradients begin high.
+    if facts.first > 0.0:
+        named["over_first"] = facts.highest / facts.first
     if len(values) > SETTLING and facts.median > 0:
         named["late_peak"] = float(values[SETTLING:].max() / facts.median)
     if len(above := values[values > 0]):

@@ -287,3 +287,15 @@ def test_an_earlier_start_that_failed(logs: LogWriter) -> None:
     (failed,) = judge(log_failures, log).findings
     assert failed.severity.value == "info"
     assert "and a later start came to its end" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("/env/bin/python3: can't open file '/a/b.py': [Errno 2] No such file", "script's path"),
+        ("UnicodeEncodeError: 'charmap' codec can't encode character '\\u2764'", "PYTHONUTF8=1"),
+    ],
+)
+def test_what_kept_a_training_from_beginning(logs: LogWriter, line: str, fix: str) -> None:
+    (sign, *_) = judge(log_failures, logs.text(line)).findings
+    assert fix in sign.fix

@@ -354,7 +354,10 @@ def test_losses_in_bits_are_none_in_nats(tmp_path: Path) -> None:
     ("lines", "told"),
     [
         (["--- Epoch 1/3 ---"], "1 start (line 1)"),
-        (["开始训练...", "开始训练...", "模型已保存到 a"], "2 starts (lines 1, 2); 1 save (line 3)"),
+        (
+            ["开始训练...", "开始训练...", "模型已保存到 a"],
+            "2 starts (lines 1, 2); 1 save (line 3)",
+        ),
         (["Starting finetuning", "Finetuning done!"], "1 start (line 1); its end (line 2)"),
     ],
 )
@@ -380,3 +383,14 @@ def test_a_save_is_heard_of_after_the_last_report(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(lines))
     early = finding(diagnose(tmp_path / "train.log"), "ends-early")
     assert early.measured["reached"] == 500
+
+
+@pytest.mark.parametrize(("again", "runs"), [(1.02, 1), (1.3, 2)])
+def test_a_run_that_goes_on_from_its_save_is_one(again: float, runs: int, tmp_path: Path) -> None:
+    losses = {step: 2.0 + 10.0 / step for step in range(10, 210, 10)}
+    rows = [json.dumps({"step": at, "loss": loss}) for at, loss in losses.items()]
+    rows += [json.dumps({"step": at, "loss": again * losses[at]}) for at in (150, 160, 170)]
+    log = read(tmp_path / "a.jsonl", "\n".join(rows))
+    assert len(log.segments) == runs
+    assert log.main.resumed == ((150,) if runs == 1 else ())
+    assert log.main.finite("train_loss").iterations[-1] == 170

@@ -205,3 +205,21 @@ def test_the_test_and_other_runs_are_told(logs: LogWriter) -> None:
         "The log has 1 more run: lines 1 to 3, validation loss 4.500, training loss 3.500 to "
         "2.500. Judged is that of lines 4 to 6."
     )
+
+
+@pytest.mark.parametrize(("end", "is_told"), [(0.4, True), (1.2, False)])
+def test_what_fell_after_the_first_pass(logs: LogWriter, end: float, is_told: bool) -> None:
+    rows = [{"step": at, "loss": 2.0 if at <= 10 else end, "epoch": at / 10} for at in range(1, 31)]
+    said = [
+        fill(seen.message, seen.measured) for seen in courses(logs.text(*map(json.dumps, rows)))
+    ]
+    told = "After the first pass over the rows, at step 10, it was 2.000"
+    assert any(told in sentence for sentence in said) == is_told
+
+
+def test_a_validation_that_stands_still(logs: LogWriter) -> None:
+    val = dict(enumerate([4.0, 3.0, 2.5, 2.2, 2.0, 1.91, 1.9, 1.91, 1.9, 1.9, 1.91, 1.9], 1))
+    (seen, *_) = courses(logs.losses([2.5], {100 * at: loss for at, loss in val.items()}))
+    assert "From iteration 600 on its level stays within 0.005 of that." in fill(
+        seen.message, seen.measured
+    )

@@ -71,7 +71,7 @@ class Failures(LineFormat):
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)
                 return True
-            if self._before.count('"') % 2:
+            if self._before.count('"') % 2 or self._before.endswith(", line"):
                 # A terminal broke the line of a frame.
                 self._before = ""
                 return True

@@ -23,7 +23,12 @@ from itertools import pairwise
 import numpy as np
 
 from mlxdoctor.evidence.logs.log_format import OTHER, LineFormat, LogSoFar, Nature, Shape, axis_of
-from mlxdoctor.evidence.logs.metric_names import SUMMARY_KEYS, in_english, is_report
+from mlxdoctor.evidence.logs.metric_names import (
+    HELD_OUT_SCORE,
+    SUMMARY_KEYS,
+    in_english,
+    is_report,
+)
 from mlxdoctor.evidence.logs.text_stream import NUMBER, is_count, to_number
 from mlxdoctor.evidence.logs.words import (
     MAX_NUMBERS,
@@ -38,7 +43,8 @@ from mlxdoctor.evidence.logs.words import (
 #: What a line must hold to be worth taking apart.
 _HINT = re.compile(
     r"loss|perplexity|\bppl\b|(?:\b|_)ce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
-    r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d",
+    r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d"
+    r"|\b(?:val|valid|validation|eval|evaluation|dev|test)[\s_-](?:acc|f1|bleu|rouge)",
     re.IGNORECASE,
 )
 #: Losses in another unit than ours.
@@ -240,6 +246,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             columns = tuple(None if name in _SPEEDS else name for name in columns)
         known = {"train_loss", "val_loss", "micro_loss", "val_ppl", "val_perplexity"}
         losses = known.intersection(filter(None, columns))
+        losses |= {name for name in columns if name and HELD_OUT_SCORE.fullmatch(name)}
         # What a dictionary says is a report, whatever counts it.
         is_plain = _DICTIONARY.match(texts[0]) is not None
         is_counted = step is not None or is_plain

@@ -11,6 +11,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.series import median, noise
 from mlxdoctor.evidence.logs.log_format import TRAIN, VALIDATION, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
@@ -19,6 +20,10 @@ ROUNDING = 6e-4
 #: Share of the rows that are in a log twice where two processes write it, how many rows lie between
 #: two of one step at most, and by what share their losses differ.
 _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
+#: Reports of a run before a save that it was resumed from; of how many reports on either side the
+#: loss there is the median; and within how many of their noises, or what share of it, the loss is
+#: the same.
+RESUMED, LEVEL, NOISES, ALIKE = 8, 5, 3.0, 0.05
 #: The first step that is named from which on what stands before it is not of the beginning: 10 of
 #: 323 public logs report first after so many.
 LATE = 500
@@ -112,9 +117,7 @@ class _Rows:
         once = np.ones(len(self.named), bool)
         if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
             return once
-        losses = self._column(
-            lambda shape: shape.columns.index("train_loss") if shape.role == TRAIN else None
-        )
+        losses = self.losses
         reported, apart = dict[tuple[float, ...], int](), [0.0]
         roles = [self.shapes[owner].role for owner in self.owner.tolist()]
         # An epoch may count its steps anew.
@@ -128,6 +131,13 @@ class _Rows:
                 apart += [abs(losses[row] / losses[first] - 1.0)] if losses[first] else []
         is_doubled = np.count_nonzero(~once) >= _TWICE * len(once)
         return once if is_doubled and np.nanmedian(apart) < _ALIKE else np.ones_like(once)
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """The training loss of every row, NaN where it has none."""
+        return self._column(
+            lambda shape: shape.columns.index("train_loss") if shape.role == TRAIN else None
+        )
 
     def values(self, place: int) -> dict[str, float]:
         """What the row at a place reports."""
@@ -169,8 +179,10 @@ class _Rows:
             offset[training[place] :] = done
         return np.asarray(self.named + offset)
 
-    def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
-        """The runs: the places of their rows, and how many more say the same and are left out.
+    def runs(
+        self, marks: Sequence[int]
+    ) -> Iterator[tuple[NDArray[np.int64], int, tuple[int, ...]]]:
+        """The runs: the places of their rows, how many more are left out, and where it went on.
 
         Args:
             marks: lines at which a trainer announced that it starts, in order.
@@ -178,7 +190,7 @@ class _Rows:
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
         kept: list[NDArray[np.int64]] = []
-        repeats, begin = self.doubled, 0
+        repeats, begin, resumed = self.doubled, 0, tuple[int, ...]()
         reported: dict[tuple[int, float], list[int]] = {}
         beginnings = {
             *self._beginnings(clock, np.array(marks)),
@@ -195,15 +207,21 @@ class _Rows:
                 before = np.concatenate(kept)
                 # A short table, of which the whole follows.
                 is_part = self._repeated(before, clock, news) == len(before)
-                if not is_part:
-                    yield before, repeats
-                kept, reported, repeats = [], {}, repeats + len(before) if is_part else 0
+                left = before[:0] if is_part else self._gone_on_from(before, rows, clock)
+                if is_part:
+                    repeats += len(before)
+                elif len(left):
+                    resumed = (*resumed, int(clock[rows[self.roles[rows] == TRAIN][0]]))
+                else:
+                    yield before, repeats, resumed
+                    repeats, resumed = 0, ()
+                kept, reported = [left] if len(left) else [], {}
             repeats += again
             kept.append(rows[again:])
             for key, places in news.items():
                 reported.setdefault(key, []).extend(places)
             begin = end
-        yield np.concatenate(kept), repeats
+        yield np.concatenate(kept), repeats, resumed
 
     def _beginnings(self, clock: NDArray[np.float64], marks: NDArray[np.int64]) -> Iterator[int]:
         """The places at which a run begins, the first left out.
@@ -249,6 +267,26 @@ class _Rows:
             if is_next and (clock[before:place] > 1.0).any():
                 yield place
 
+    def _gone_on_from(
+        self, before: NDArray[np.int64], rows: NDArray[np.int64], clock: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """The rows up to the save that `rows` go on from; none where they are a run of their own.
+
+        A run that was resumed counts on from its save, and its loss is what it was there.
+        """
+        old, new = (part[self.roles[part] == TRAIN] for part in (before, rows))
+        if not (len(old) and len(new)):
+            return before[:0]
+        first, losses = clock[new[0]], self.losses
+        at = int(np.count_nonzero(clock[old] < first))
+        if at < RESUMED or first > clock[old[-1]]:
+            return before[:0]
+        beside = losses[old[max(at - LEVEL, 0) : at + LEVEL]]
+        apart = abs(median(losses[new[:LEVEL]]) - median(beside))
+        if not apart <= max(NOISES * noise(beside), ALIKE * median(beside)):
+            return before[:0]
+        return before[_filled(clock[before], 0.0) < first]
+
     def _repeated(
         self,
         rows: NDArray[np.int64],
@@ -273,7 +311,11 @@ class _Rows:
         return len(rows) if shows.any() or not has_training else 0
 
     def segment(
-        self, chosen: NDArray[np.int64], repeats: int, announced: Sequence[tuple[int, int]]
+        self,
+        chosen: NDArray[np.int64],
+        repeats: int,
+        resumed: tuple[int, ...],
+        announced: Sequence[tuple[int, int]],
     ) -> Segment:
         """The run of the chosen rows."""
         is_mark = np.array([shape.nature is Nature.MARK for shape in self.shapes])
@@ -299,6 +341,7 @@ class _Rows:
             axis=self.axis,
             reports=len(reports),
             repeats=repeats,
+            resumed=resumed,
         )
 
     def _numbered(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:

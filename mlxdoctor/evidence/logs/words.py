@@ -64,6 +64,8 @@ _UNIT = re.compile(
     r"|steps?|ex|rows|GiB|GB|G|MiB|MB|%)(?:/(?:seconds?|sec|s|iteration|iter|it|step|batch))?)"
     r"(?![\w=:])"
 )
+#: A score of so many words or answers: `BLEU-2 65.8`, `pass@1: 0.4`.
+_ORDER = re.compile(r"\b(bleu|rouge|hits?|recall|precision|ndcg|pass|top)[-@](\d)\b", re.IGNORECASE)
 _VERB = re.compile(r"\s(?:is|was|of|at|now|progression|history)$", re.IGNORECASE)
 _WHICH = re.compile(r"^(?:the |its |our )?(?:initial|final|last|current) (?=\w)", re.IGNORECASE)
 _SENTENCE = re.compile(
@@ -72,9 +74,10 @@ _SENTENCE = re.compile(
 )
 _SPLITS = {
     "val": re.compile(
-        r"\b(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|dev|held-?out)\b",
+        r"\b(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|held-?out)\b",
         re.IGNORECASE,
     ),
+    "dev": re.compile(r"\bdev\b", re.IGNORECASE),
     "test": re.compile(r"\b(?:test|testing)\b", re.IGNORECASE),
 }
 _RATES = frozenset(
@@ -135,6 +138,8 @@ def cleaned(line: str) -> str:
         line = _TIMES.sub("", line)
     if "(" in line:
         line = _OF_WHICH.sub(r"_\1", _SCALAR.sub(r"\1", line))
+    if "-" in line or "@" in line:
+        line = _ORDER.sub(r"\1_\2", line)
     return _GLUED.sub(lambda match: f"{match[0]} ", line)
 
 
