@@ -464,7 +464,9 @@ def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 
 
 def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
-    if len({pair.prompt for pair in pairs}) == 1:
+    are_several = sum(len(split.answers(row)) > 1 for row in split.rows)
+    # Conversations may all close with one word of farewell.
+    if len({pair.prompt for pair in pairs}) == 1 or 2 * are_several > len(pairs):
         return
     rows = [row for row, pair in enumerate(pairs) if pair.answer.strip() == facts.top_text]
     others = len(pairs) - len(rows)

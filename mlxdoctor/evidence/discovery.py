@@ -42,6 +42,8 @@ UNREAD_LOG = "looks like a training log, but none of its lines could be read as 
 _READ_LOGS = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
 #: What makes a file under another name one of training rows.
 _FORMATS_OF_ROWS = ("completions", "chat", "text")
+#: How rows are called that are held out.
+_HELD_OUT = re.compile(r"(?i)(?<![a-z])(?:held|hold|val|valid|validation|dev|eval|test)")
 #: Folders that belong to a run: a save with a log of its own, as PEFT's trainer makes them, and
 #: what W&B keeps of a run.
 _PART_OF_A_RUN = re.compile(r"checkpoint-\d+|wandb")
@@ -163,6 +165,10 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         if not is_known:
             what, remedy = "adapters under names of their own", "name one of the files"
             problems.append(_several(folder, what, adapters, remedy))
+    # Of several files of rows under names of their own the largest that is not held out.
+    rows = [path for path, kind in by_content.items() if kind == "data"]
+    rows.sort(key=lambda path: (_HELD_OUT.search(path.stem) is not None, -path.stat().st_size))
+    by_content |= {path: by_content.pop(path) for path in rows}
     for path, kind in by_content.items():
         files = files.having(kind, path)
         with suppress(InputError):

@@ -104,8 +104,8 @@ _SHORT = (
 _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f}, where few sound runs end,]"
-    "[ (median of the last {level_of} reports, to {unit} {last_at})| at {unit} {last_at}][, by {share:.1%} in all][; it was lowest at {unit} "
-    "{lowest_at} ({lowest:.3f})]."
+    "[ (median of the last {level_of} reports, to {unit} {last_at})| at {unit} {last_at}]"
+    "[, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} ({lowest:.3f})]."
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
     "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
     "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"

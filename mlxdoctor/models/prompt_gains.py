@@ -143,11 +143,11 @@ def _after(partner: SupervisedRow, row: SupervisedRow) -> SupervisedRow:
 
 
 def _partner(row: SupervisedRow, others: Iterable[SupervisedRow]) -> SupervisedRow | None:
-    """Another row with another prompt; and another answer, where one of the next has that."""
+    """Another row with another prompt and another answer; None where none of the next has that."""
 
     def parts(row: SupervisedRow) -> tuple[bytes, bytes]:
         return row.tokens[: row.prompt_length].tobytes(), row.tokens[row.prompt_length :].tobytes()
 
     prompt, answer = parts(row)
     different = islice((other for other in others if parts(other)[0] != prompt), PARTNERS)
-    return max(different, key=lambda other: parts(other)[1] != answer, default=None)
+    return next((other for other in different if parts(other)[1] != answer), None)

@@ -285,7 +285,7 @@ class _Rows:
         apart = abs(median(losses[new[:LEVEL]]) - median(beside))
         if not apart <= max(NOISES * noise(beside), ALIKE * median(beside)):
             return before[:0]
-        return before[_filled(clock[before], 0.0) < first]
+        return np.asarray(before[_filled(clock[before], 0.0) < first])
 
     def _repeated(
         self,
