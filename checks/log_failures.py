@@ -172,6 +172,9 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
         (reached, announced), unit, is_short = bar, "step", True
     # What breaks off once the training is over is a later program, or a later cell.
     ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
+    # The longest bar, drawn to its end, is that of the training.
+    total, (drawn, at) = max(log.notes.bars.items(), default=(0, (0, 0)))
+    ends += [at] if drawn == total > segment.reports and at >= segment.last_line > 0 else []
     over = min(ends, default=math.inf)
     failures = [each for each in log.notes.failures if not each.is_of_thread]
     of_threads = [each for each in log.notes.failures if each.is_of_thread]

@@ -59,6 +59,8 @@ _STEPS_SUM = 1.5
 _TARGETS_SUM = 4.0
 #: Nats of a guess among 8,100 tokens and among 600,000: the levels of chance for an unknown model.
 _CHANCE_LOW, _CHANCE_HIGH = 9.0, 13.3
+#: Share of the loss of a blind guess below which a validation is far from it.
+_FAR_FROM_CHANCE = 0.7
 #: Nats below ln V from which on a known model is at chance.
 _CHANCE_BELOW = 0.3
 #: Nats of a guess among 3,000 tokens: no language model has a higher loss.
@@ -182,7 +184,10 @@ def _chance(
     is_untouched = segment.base_val_loss is not None or (is_counted and first <= 1)
     return {
         "chance_from": low,
-        "above_chance": min(curve.end, curve.tail_minimum) - low,
+        # Where validation is far from chance, the training loss is on another scale.
+        "above_chance": None
+        if (validation < _FAR_FROM_CHANCE * low).any()
+        else min(curve.end, curve.tail_minimum) - low,
         # One that began at chance lost nothing there.
         "was_below": not (is_untouched and start >= low),
         "kept_of_start": curve.end / curve.start if curve.start > 0.0 else None,

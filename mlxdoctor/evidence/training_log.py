@@ -34,6 +34,9 @@ COURSE = 3
 _LOSS_OF_A_TIME = re.compile(
     r'[{,]\s{0,40}"(?:(?:\w{0,20}_)?loss|train|val)"\s{0,4}:\s{0,4}-?(?:\d+\.|\d|N)'
 )
+_LOSSES = re.compile(
+    r'"(?:\w{0,20}_)?loss(?:es)?"\s{0,4}:\s{0,4}\[(?:\s{0,40}-?\d[^,\]]{0,40},){2,}'
+)
 #: Such lines, or such losses, that make a file a log.
 MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
@@ -186,7 +189,9 @@ def holds_history(path: Path) -> bool:
     """
     if path.suffix != ".json":
         return False
-    return sum(len(_LOSS_OF_A_TIME.findall(text)) for text in _ends(path)) >= MIN_LIKE_REPORTS
+    texts = _ends(path)
+    losses = sum(len(_LOSS_OF_A_TIME.findall(text)) for text in texts)
+    return losses >= MIN_LIKE_REPORTS or any(map(_LOSSES.search, texts))
 
 
 def tells_of_a_run(path: Path, *, is_named: bool = False) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from mlxdoctor.engines.series import (
-    SeriesFacts,
     blocks,
     lone_peaks,
     median,
@@ -119,7 +118,8 @@ _FELL = (
     "half of the run it fell by {brought:.3f}.| In the second half of the run it fell no "
     "further{stale}.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
-    "loss.][ The log has no validation{alone}.][ It has no training loss{lacking}.]"
+    "loss.][ The log has no validation{alone}.| Of its validations it has no "
+    "loss{unlost}.][ It has no training loss{lacking}.]"
 )
 _LIES = (
     "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
@@ -148,7 +148,9 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     is_both = len(validation) and len(training)
     is_late = is_both and 2 * validation.iterations[-1] >= training.iterations[-1]
     held_out_last = validation.facts.last if is_late else None
-    if len(training) and not segment.shows_start:
+    # A validation that comes early shows the start, too.
+    is_early = len(validation) > 1 and validation.iterations[0] <= np.diff(validation.iterations)[0]
+    if len(training) and not (segment.shows_start or is_early):
         epochs = segment.finite("epoch").facts
         epoch = epochs.first if segment.axis == "row" and epochs.points else None
         first = int(training.iterations[0])
@@ -160,9 +162,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         scored = " loss" if held_out_scores(segment) else ""
         # Of a few high reports among low ones the median is near zero, and the mean is not.
         is_low = float(training.values[-training.facts.edge :].mean()) < 2.0 * NEAR_ZERO
-        yield from _together(
-            training.facts, held_out_last, len(validation), scored if is_low else None
-        )
+        yield from _together(training, held_out_last, len(validation), scored if is_low else None)
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
@@ -264,7 +264,8 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
     losses = [segment.series[name].values for name in names]
     has_fallen = any(each[-1] <= (1.0 - SHOWN) * each[0] for each in losses if len(each))
     is_open = log.notes.bars or last < (segment.announced_iterations or 0)
-    if log.notes.failures or not (has_fallen or last == 1) or is_open:
+    is_first = last == 1 and "train_loss" in names
+    if log.notes.failures or not (has_fallen or is_first) or is_open:
         return {}
     if segment.axis in ("iteration", "step") and 0 < last <= TRIAL:
         return {"trial": last}
@@ -273,7 +274,7 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
 
 
 def _together(
-    training: SeriesFacts, held_out: float | None, validations: int, scored: str | None
+    training: Series, held_out: float | None, validations: int, scored: str | None
 ) -> Iterator[Seen]:
     """What both losses come to.
 
@@ -282,11 +283,13 @@ def _together(
         scored: " loss" where scores of a validation tell of other rows; None where the training
             loss is not near zero.
     """
-    end, apart = training.end, (held_out or 0.0) - training.end
+    end, apart = training.facts.end, (held_out or 0.0) - training.facts.end
+    above = training.values[training.values > 0.0]
+    is_rounded = bool(len(above)) and float(above[-1]) < NEAR_ZERO
     is_better = held_out is not None and held_out >= max(KNOWN_BETTER * end, NEAR_ZERO)
     both = "" if held_out is not None and held_out < NEAR_ZERO else None
-    # An exact zero is no loss.
-    is_loss = training.lowest > -VISIBLE and end != 0.0
+    # An exact zero is no loss, save where losses came near to it and were rounded.
+    is_loss = training.facts.lowest > -VISIBLE and (end != 0.0 or is_rounded)
     if (
         scored is not None
         and is_loss
@@ -326,6 +329,8 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         named["first_at"] = None if is_base else named["first_at"]
         named |= _fall(losses, last, gap, is_held_out=is_held_out)
         is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
+        is_timed = not is_held_out and "val_seconds" in segment.series
+        named["unlost"] = "" if is_timed and "val_loss" not in segment.series else None
         named |= _since_first_pass(segment, losses) if is_alone else {}
         # Of one that ends near zero it is told already.
         named["alone"] = "" if is_alone and last >= NEAR_ZERO else None

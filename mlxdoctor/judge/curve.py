@@ -46,7 +46,10 @@ def held_out_scores(segment: Segment) -> dict[str, Series]:
     return {
         name: series
         for name, series in sorted(found.items(), key=lambda one: one[0] != "f1")
-        if len(series) > 1 and series.facts.lowest >= 0.0 and series.facts.highest <= 100.0
+        # Of one row a score is 0 or 1.
+        if len(series) > 1
+        and 0.0 <= series.facts.lowest <= series.facts.highest <= 100.0
+        and not np.isin(series.values, (0.0, 1.0)).all()
     }
 
 
@@ -70,6 +73,12 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
     """Figures of the column `name`, a loss or a speed, that are not of its values alone."""
     if name.endswith("_per_second") and len(memory := segment.finite("peak_memory_gb")):
         return {"memory": memory.facts.highest}
+    if name == "grad_norm":
+        # Norms that are all 0 beside a loss that falls are logged wrongly.
+        course = segment.finite("train_loss").facts
+        is_none = not np.any(segment.finite(name).values)
+        fall = course.fall if course.points > 1 else 0.0
+        return {"fallen": fall if is_none and math.isfinite(fall) else 0.0}
     if name == "seconds_per_iteration":
         took, planned = segment.finite("val_seconds"), segment.announced_iterations
         speed = segment.finite("iterations_per_second").facts.median

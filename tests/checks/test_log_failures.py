@@ -299,3 +299,12 @@ def test_an_earlier_start_that_failed(logs: LogWriter) -> None:
 def test_what_kept_a_training_from_beginning(logs: LogWriter, line: str, fix: str) -> None:
     (sign, *_) = judge(log_failures, logs.text(line)).findings
     assert fix in sign.fix
+
+
+def test_what_breaks_off_behind_a_bar_at_its_end_is_a_later_program(logs: LogWriter) -> None:
+    bars = [f"{at:3}%|####| {at}/100 [00:{at // 2:02}<00:00]" for at in (10, 50, 100)]
+    rows = ["{'loss': 2.0, 'epoch': 0.1}", "{'loss': 1.0, 'epoch': 1.0}"]
+    log = logs.text(bars[0], rows[0], bars[1], rows[1], bars[2], "ValueError: no such key")
+    sign = finding(judge(log_failures, log), "traceback")
+    assert sign.severity == "info"
+    assert "after the training was over" in sign.message

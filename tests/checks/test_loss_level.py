@@ -87,15 +87,15 @@ def test_chance_is_that_of_the_model_where_it_is_known(
 
 
 @pytest.mark.parametrize(
-    ("val", "severity"), [({}, "warning"), ({3000: 10.017}, "error"), ({3000: 1.3}, "warning")]
+    ("val", "severity"), [({}, "warning"), ({3000: 10.017}, "error"), ({3000: 1.3}, None)]
 )
 def test_a_sum_over_accumulation_steps_may_stay_there(
-    logs: LogWriter, tmp_path: Path, val: dict[int, float], severity: str
+    logs: LogWriter, tmp_path: Path, val: dict[int, float], severity: str | None
 ) -> None:
     """A validation, or mlx-lm's own columns, say that it is the loss of a batch."""
     log = logs.losses(TAIL, val, first=2910)
     outcome = judge(loss_level, log, accumulating(tmp_path, 8))
-    assert severities(outcome) == {"stays-at-chance": severity}
+    assert severities(outcome).get("stays-at-chance") == severity
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_every_entry_names_figures_that_there_are(logs: LogWriter, name: str) ->
         columns = Columns(log.main.series, partial(loss_figures, log.main))
         known |= columns.figures("train_loss").keys() | columns.figures("val_loss").keys()
         known |= loss_figures(log.main, "seconds_per_iteration").keys()
+        known |= loss_figures(log.main, "grad_norm").keys()
     # Other checks name their own figures in their source.
     own = files("mlxdoctor.checks").joinpath(name.replace(".toml", ".py")).read_text("utf-8")
     known |= set(re.findall(r"[\"_](\w+)\"", own))
@@ -287,3 +288,12 @@ def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> 
         "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; accuracy between 2 "
         "and 9; entropy from 0.25 to 1.25; gradient norm 2.5 throughout."
     )
+
+
+@pytest.mark.parametrize(("end", "codes"), [(2.0, {"gradient-zero"}), (1.0, set())])
+def test_norms_of_zero_beside_a_loss_that_falls(
+    logs: LogWriter, end: float, codes: set[str]
+) -> None:
+    rows = [f"{{'loss': {loss}, 'grad_norm': 0.0}}" for loss in (2.0, (2.0 + end) / 2.0, end)]
+    outcome = judge(series_facts, logs.text(*rows))
+    assert {one.code.partition(".")[2] for one in outcome.findings} == codes

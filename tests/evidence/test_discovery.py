@@ -149,3 +149,10 @@ def test_of_adapters_that_were_resumed_from_each_other_the_last_is_the_run_s(
     files = discover([tmp_path])
     assert files.adapter == tmp_path / "part3" / "adapters.safetensors"
     assert files.config == tmp_path / "part3" / "adapter_config.json"
+
+
+def test_of_rows_under_other_names_the_largest_that_is_not_held_out(tmp_path: Path) -> None:
+    row = '{"prompt": "a", "completion": "b"}\n'
+    for name, count in (("held.jsonl", 9), ("rows_a.jsonl", 3), ("rows_b.jsonl", 5)):
+        (tmp_path / name).write_text(row * count)
+    assert discover([tmp_path]).data == tmp_path / "rows_b.jsonl"

@@ -394,3 +394,17 @@ def test_a_run_that_goes_on_from_its_save_is_one(again: float, runs: int, tmp_pa
     assert len(log.segments) == runs
     assert log.main.resumed == ((150,) if runs == 1 else ())
     assert log.main.finite("train_loss").iterations[-1] == 170
+
+
+def test_validations_that_nothing_counts_lie_among_the_reports(tmp_path: Path) -> None:
+    lists = {"train_losses": [2.0, 1.5, 1.0, 0.8, 0.6, 0.5], "eval_losses": [1.8, 1.4, 1.5]}
+    (tmp_path / "metrics.json").write_text(json.dumps({**lists, "hyperparameters": {"lr": 1e-4}}))
+    log = TrainingLog.read([tmp_path / "metrics.json"])
+    assert log.main.finite("val_loss").iterations.tolist() == [2, 4, 6]
+    assert [one.kind for one in diagnose(tmp_path / "metrics.json").evidence] == ["training log"]
+
+
+def test_a_table_of_variants_is_no_course(tmp_path: Path) -> None:
+    rows = ["| preset | val_loss |", "|---|---|", "| small | 0.66 |", "| base | 0.72 |"]
+    log = read(tmp_path / "a.md", "\n".join(rows))
+    assert log.main.get("val_loss") is None

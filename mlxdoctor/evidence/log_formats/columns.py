@@ -11,7 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
-from mlxdoctor.evidence.logs.metric_names import STEPS, canonical, is_report, snake_case, unique
+from mlxdoctor.evidence.logs.metric_names import (
+    HELD_OUT_SCORE,
+    STEPS,
+    canonical,
+    is_report,
+    snake_case,
+    unique,
+)
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 
 #: The lines of drawn tables, as Markdown has them.
@@ -161,7 +168,10 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
             # It is no curve: the names stay as they are.
             if not any("loss" in name for name in lowered) or any(map(to_number, names)):
                 return None
-            metrics = tuple((index, "", name) for index, name in enumerate(lowered))
+            metrics = tuple(
+                (index, "", f"{name}_by_row" if _is_course(name) else name)
+                for index, name in enumerate(lowered)
+            )
             return Head("|", len(names), None, metrics)
         split = _side_by_side(names)
     columns = [
@@ -180,6 +190,10 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
             for (index, run, raw), name in zip(columns, called, strict=True)
         )
     return Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
+
+
+def _is_course(name: str) -> bool:
+    return name in ("train_loss", "val_loss") or HELD_OUT_SCORE.fullmatch(name) is not None
 
 
 def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:

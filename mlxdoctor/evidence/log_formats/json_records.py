@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from mlxdoctor.evidence.json_text import as_float
@@ -188,7 +189,7 @@ def _records(document: Any) -> Iterator[Mapping[str, Any]]:
 def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
     """`{"iterations": [...], "train_loss": [...]}`: the lists that are as long as the losses.
 
-    Losses of validations may have lists of their own: `val_steps` and `val_loss`.
+    Losses of validations may have lists of their own, and steps: `val_steps` and `val_loss`.
     """
     lists = {
         key: column
@@ -196,15 +197,19 @@ def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
         if isinstance(column, list) and all(isinstance(value, int | float) for value in column)
     }
     sizes = {canonical(key): len(column) for key, column in lists.items()}
-    told = set()
+    told, records = set(), list[tuple[float, Mapping[str, Any]]]()
+    is_counted = False
     for loss in ("train_loss", "val_loss"):
         size = sizes.get(loss)
         if size is None or size in told:
             continue
         told.add(size)
         columns = {_counted(key): column for key, column in lists.items() if len(column) == size}
-        for values in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, values, strict=True))
+        is_counted |= not _COUNTED.isdisjoint(columns)
+        for place, values in enumerate(zip(*columns.values(), strict=True), 1):
+            records.append((place / size, dict(zip(columns, values, strict=True))))
+    # Where nothing counts them, validations lie evenly among the reports.
+    yield from (one for _, one in (records if is_counted else sorted(records, key=itemgetter(0))))
 
 
 def _counted(key: str) -> str:

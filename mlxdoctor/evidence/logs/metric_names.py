@@ -61,7 +61,9 @@ def canonical(text: str) -> str:
 def is_report(names: Iterable[str], *, counted: bool = False) -> bool:
     """Whether a row with these canonical names, counted by a step or not, reports on training."""
     return any(
-        name == "grad_norm" or _METRIC.search(name) or (counted and SCORE.search(name))
+        name == "grad_norm"
+        or _METRIC.search(name)
+        or (counted and (name == "val_seconds" or SCORE.search(name)))
         for name in names
     )
 
