@@ -77,7 +77,7 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     ]
     if told:
         is_noisy = any(" from " in clause and ", between" in clause for clause in told[:_MOST])
-        is_alone = {"train_loss", "val_loss"}.isdisjoint(others)
+        is_alone = not any("loss" in name.split("_") for name in others)
         yield Seen(
             "The log [also has{also}|has no loss; its {reports:* report} have] "
             "{columns}[ (of noisy ones {levels} at the start and the end)].",

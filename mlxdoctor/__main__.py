@@ -44,7 +44,7 @@ def _watched() -> NoReturn:
     from mlxdoctor.safety.without_torch import leave_torch_out
 
     # Next to nothing of what imports make is garbage.
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     # Most graphs of CUDA are built anew for what the twin runs: without them the longer of two
     # diagnoses took 33 s in place of 41, the shorter one as long as before.
     os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")

@@ -415,7 +415,8 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
 
 def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
     """What the second half of a run that ends at `last` brought, where that is little."""
-    values, edge = losses.values, losses.facts.edge
+    values = losses.values
+    edge = losses.facts.edge if len(values) >= MANY else 1
     if len(values) < 2 * VALIDATIONS - 2:
         return {}
     half = len(values) // 2

@@ -359,6 +359,9 @@ class _Rows:
         named = sorted(set(counts[np.isfinite(counts)].tolist()))[:2]
         is_late = bool(named) and named[0] > max(2.0 * (named[-1] - named[0]), LATE)
         before = named[0] if is_late else 0.0
+        # What is said once an epoch, is said at its end.
+        is_end = np.isnan(_filled(counts)) & (self.epochs[chosen] >= 1.0)
+        counts = np.where(is_end, named[0] if named else 0.0, counts)
         return np.clip(np.rint(_filled(counts, before)), -(2.0**62), 2.0**62).astype(np.int64)
 
     def _series(self, chosen: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Series]:
