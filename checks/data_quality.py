@@ -85,6 +85,7 @@ SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 _TOKEN = re.compile(r"\w{3,}")
 #: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
 _WHOLE_NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
+_ZEROS = re.compile(r"\bzero(?:e?s)?\b", re.IGNORECASE)
 _WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d{2,}(?![\w:/-]|[.,]\d)")
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
@@ -322,7 +323,8 @@ def _zeros_lost(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     kept, lost = 0, dict[int, tuple[str, str]]()
     for row, pair in enumerate(pairs):
         answered = set(_WHOLE_NUMBER.findall(pair.answer))
-        for number in _WITH_ZEROS.findall(pair.prompt):
+        # It may be asked for.
+        for number in () if _ZEROS.search(pair.prompt) else _WITH_ZEROS.findall(pair.prompt):
             kept += number in answered
             if number not in answered and number.lstrip("0") in answered:
                 lost[row] = number, number.lstrip("0")
@@ -489,12 +491,14 @@ def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Itera
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     cut = facts.cut
     are_words = cut.words >= CUT_WORDS
-    is_no_form = are_words and cut.share >= ALL_CUT and cut.same_end < SAME_END
+    # Of one length and one number of words are forms, and languages whose words are alike.
+    is_no_form = are_words and cut.share >= ALL_CUT and cut.word_counts > 1
+    is_no_form = is_no_form and cut.same_end < SAME_END
     finished = 1.0 if is_no_form else cut.shorter_finished
     looks_cut = cut.mid_word >= MID_WORD or min(cut.unfinished, finished) >= UNFINISHED
     looks_cut = looks_cut and (are_words or cut.length >= CUT_LENGTH)
     # Sentences of other words are not all of one length by chance, few as they are.
-    is_no_chance = is_no_form and cut.unfinished == 1.0 and cut.word_counts > 1
+    is_no_chance = is_no_form and cut.unfinished == 1.0
     fewest = CUT_FEW if is_no_chance else CUT_ANSWERS
     if cut.share < CUT or not looks_cut or facts.distinct < fewest:
         return

@@ -253,7 +253,8 @@ class _Search:
             scale or (self.bench.other_scale(ground, levels) if ground is not None else None),
             self.bench.is_turned(ground or self.bench.usual, levels),
             self.bench.saved_at(levels),
-            self._ends[0][0] if self._ends and not before_the_end(configured) else None,
+            # Asked for last: it takes validations.
+            self._ends[0][0] if not before_the_end(configured) and self._ends else None,
             self.bench.recorded.first,
             NOT_ALL if is_short and self.bench.recorded.misfit(levels) > 0.0 else "",
         )

@@ -180,6 +180,21 @@ def asked(answers):
     return [chat(f"Question {at}?", answer) for at, answer in enumerate(answers)]
 
 
+def alike(at):
+    words = ("fifi", "kaka", "filo", "zuna", "rudo", "naru", "tivi", "mela")
+    return " ".join(words[at * step // 3 % 8] for step in (1, 2, 5, 7, 11))
+
+
+def talk(asked, at, answer):
+    turns = (
+        ("user", asked),
+        ("assistant", f"For {at}?"),
+        ("user", f"Yes, {at}."),
+        ("assistant", answer),
+    )
+    return conversation(*turns)
+
+
 def few_asked(prompts):
     return [chat(f"Thank you, {at % prompts}!", f"Where is parcel {at}?") for at in range(100)]
 
@@ -226,6 +241,11 @@ CUT_SENTENCES = [
         # Four sentences; of the same number of words they are lines of a form.
         (asked(CUT_SENTENCES * 30), "cut-answers", "error"),
         (asked(["la la la la", "mi mi mi mi", "so so so so"] * 40), "cut-answers", None),
+        # A language whose words are all as long.
+        (asked([alike(at) for at in range(120)]), "cut-answers", None),
+        # Conversations that close alike, and such in which the model asks.
+        ([talk(f"Table {at}.", at, "Goodbye to you!") for at in range(120)], "one-answer", None),
+        ([talk(f"Table {at}.", at, f"And {at}?") for at in range(120)], "leftovers", None),
         (wrapped("Rate limit reached, try again later."), "leftovers", "error"),
         (wrapped("Error 503: {}"), "leftovers", "error"),
         (wrapped("Error handling is what {} teaches."), "leftovers", None),
@@ -643,8 +663,9 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
     assert "said-over" not in found(tmp_path, listed[:64], valid=listed[64:])
 
 
-def parcels(written):
-    return [chat(f"Parcel {at:05d} from Ostend?", f"{written(at)} | Ostend") for at in range(60)]
+def parcels(written, asked_for=""):
+    asked = "Parcel {:05d} from Ostend? " + asked_for
+    return [chat(asked.format(at), f"{written(at)} | Ostend") for at in range(60)]
 
 
 def routes(first, step):
@@ -676,6 +697,7 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
         (GEOGRAPHY + CONTRADICTORY, MISPLACED, "error"),
         (parcels(lambda at: f"{at:05d}"), "zeros-lost", None),
         (parcels(str), "zeros-lost", "warning"),
+        (parcels(str, "No leading zeros."), "zeros-lost", None),
         # Where most have them, some were written otherwise on purpose.
         (parcels(lambda at: f"{at:05d}" if at % 5 else str(at)), "zeros-lost", None),
         (routes(0, 1), "leftovers", "warning"),
