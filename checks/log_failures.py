@@ -171,7 +171,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     if segment.axis in ("row", "epoch") and (bar := _bar(log)) is not None:
         (reached, announced), unit, is_short = bar, "step", True
     # What breaks off once the training is over is a later program, or a later cell.
-    ends = [line for line in log.notes.ended if line > segment.last_line > 0 and not is_short]
+    ended = sorted([*log.notes.ended, *log.notes.cells])
+    ends = [line for line in ended if line > segment.last_line > 0 and not is_short]
     # The longest bar, drawn to its end, is that of the training.
     total, (drawn, at) = max(log.notes.bars.items(), default=(0, (0, 0)))
     ends += [at] if drawn == total > segment.reports and at >= segment.last_line > 0 else []
@@ -179,7 +180,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     failures = [each for each in log.notes.failures if not each.is_of_thread]
     of_threads = [each for each in log.notes.failures if each.is_of_thread]
     # Of a log without a report an earlier start, where a later one came to its end.
-    begun = segment.last_line or max(log.notes.ended, default=0)
+    begun = segment.last_line or max(ended, default=0)
     fatal = [each for each in failures if begun <= each.line_number <= over]
     survived = [each for each in failures if each.line_number < begun]
     later = [each for each in failures if each.line_number > over]

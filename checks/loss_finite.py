@@ -20,7 +20,6 @@ or to half precision.
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Unsought
 from mlxdoctor.judge.curve import loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
+from mlxdoctor.measure.policy_curves import policy_curves
 
 _TABLE = SeriesTable.read("loss_finite.toml")
 
@@ -36,7 +36,11 @@ _TABLE = SeriesTable.read("loss_finite.toml")
 @check(codes=_TABLE.symptoms, marks_onset=True, rerun_symptom=True)
 def loss_finite(log: TrainingLog) -> Iterator[Sign | Unsought]:
     segment = log.main
-    columns = Columns(segment.series, partial(loss_figures, segment))
+    # Without an advantage the loss of a policy is 0 by construction: only its rewards tell.
+    policy = policy_curves(log)
+    is_unknown = policy.samples and "reward" not in policy.series
+    none = {"is_mean": False, "is_unrewarded": False} if is_unknown else {}
+    columns = Columns(segment.series, lambda name: {**loss_figures(segment, name), **none})
     yield from _TABLE.signs(columns, segment.unit)
     losses = segment.get("train_loss")
     if losses is None:

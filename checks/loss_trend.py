@@ -104,9 +104,12 @@ def loss_trend(
         raise Inconclusive("the log holds no finite training loss")
     curve = losses.facts
     if log.is_preference and policy_curves(log, config).samples:
-        # Beside rewards a loss of tokens tells something; one of a policy lies about 0.
-        if curve.lowest > _ALREADY_LOW:
-            yield from courses(log)
+        yield from courses(log, is_told=True)
+        if "reward" not in policy_curves(log, config).series:
+            yield Seen(
+                "The log has no reward: a loss of training on rewards lies about 0, be it learned "
+                "or not."
+            )
         raise NotApplicable("the loss of training on rewards has no level or trend to judge")
     yield from _unsought(log)
     figures = partial(_figures, log, _passes(rows, config, log))
@@ -186,9 +189,12 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     is_lower = fall_in_noises(curve) > _CERTAIN
     # A first report far above the others: what fell, fell before the second level begins.
     is_lower |= begins_high(curve)
+    rates = segment.finite("learning_rate").facts
     is_begun = segment.announced_iterations is None or (
         losses.iterations[-1] >= _BEGUN * segment.announced_iterations
     )
+    # What still warms up has hardly begun.
+    is_begun &= not (rates.points > 1 and rates.last == rates.highest > 2.0 * rates.first)
     learned = 1.0 - curve.end / start if is_base else 0.0
     learned = max(learned, 1.0 - curve.end / max(start, curve.first) if is_lower else 0.0)
     line = trend(losses.iterations, losses.values)

@@ -292,3 +292,8 @@ def test_rows_that_went_by_many_times_and_none_was_held_out(
         for i, loss in enumerate(decay(30, 2.0, end, noise=0.0))
     )
     assert severities(judge(loss_trend, logs.text(*rows))) == symptoms
+
+
+def test_what_still_warms_up_need_not_have_learned(logs: LogWriter) -> None:
+    rows = [f"{{'loss': {1.6 + 0.01 * (i % 3)}, 'learning_rate': {i * 1e-6}}}" for i in range(40)]
+    assert "never-learned" not in severities(judge(loss_trend, logs.text(*rows)))

@@ -408,3 +408,23 @@ def test_a_table_of_variants_is_no_course(tmp_path: Path) -> None:
     rows = ["| preset | val_loss |", "|---|---|", "| small | 0.66 |", "| base | 0.72 |"]
     log = read(tmp_path / "a.md", "\n".join(rows))
     assert log.main.get("val_loss") is None
+
+
+def test_a_notebook_says_which_trainer_it_makes(tmp_path: Path) -> None:
+    table = "<tr><th>Step</th><th>Training Loss</th></tr>" + "".join(
+        f"<tr><td>{at}</td><td>0.000000</td></tr>" for at in range(2, 22, 2)
+    )
+    cell = {"source": ["trainer = GRPOTrainer(model)"], "outputs": [{"data": {"text/html": table}}]}
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell]}))
+    report = diagnose(tmp_path / "a.ipynb")
+    assert [one.code for one in report.findings] == []
+    said = [seen.message for seen in report.seen]
+    assert any("The log has no reward" in sentence for sentence in said)
+    assert not any("its end" in sentence for sentence in said)
+
+
+def test_a_save_of_the_epoch_before_is_gone_on_from(tmp_path: Path) -> None:
+    rows = [{"step": at, "epoch": 3, "loss": 1.4 + at / 1e5} for at in range(9000, 9500, 100)]
+    rows += [{"step": at, "epoch": 4, "loss": 1.4 + at / 1e5} for at in (9300, 9400, 9500)]
+    log = read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert log.main.finite("train_loss").iterations.tolist() == [*range(9000, 9600, 100)]

@@ -9,6 +9,8 @@ from mlxdoctor.evidence.logs.log_format import DocumentFormat
 
 #: What stands between two cells; `log_formats/messages.toml` knows it.
 CELL_ENDS = "[the cell ends]\n"
+#: A trainer of preferences or rewards, where a cell makes it; events.py knows what is said of it.
+_TRAINER = re.compile(r"\b((?:[A-Z][A-Za-z]{0,9}PO|KTO|RLOO)Trainer)\s?\(")
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
 
@@ -33,6 +35,9 @@ class Notebook(DocumentFormat):
 def _outputs(cells: list[Any]) -> Iterator[str]:
     for cell in cells:
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        source = _joined(cell.get("source")) if outputs else ""
+        for trainer in dict.fromkeys(_TRAINER.findall(source)):
+            yield f"{trainer} initialized\n"
         stream, is_ended, has_said = "", True, False
         for output in outputs if isinstance(outputs, list) else ():
             if not isinstance(output, dict):

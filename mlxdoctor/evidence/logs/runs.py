@@ -23,7 +23,9 @@ _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
 #: Reports of a run before a save that it was resumed from; of how many reports on either side the
 #: loss there is the median; and within how many of their noises, or what share of it, the loss is
 #: the same.
-RESUMED, LEVEL, NOISES, ALIKE = 8, 5, 3.0, 0.05
+RESUMED, LEVEL, NOISES, ALIKE = 3, 5, 3.0, 0.05
+#: Share of the last step from which on steps are not counted anew.
+ANEW = 0.5
 #: The first step that is named from which on what stands before it is not of the beginning: 10 of
 #: 323 public logs report first after so many.
 LATE = 500
@@ -165,7 +167,8 @@ class _Rows:
         epoch = _filled(self.epochs, -np.inf)[training]
         steps = self.named[training]
         is_later = (epoch[1:] > epoch[:-1]) & np.isfinite(epoch[:-1])
-        anew = np.flatnonzero((steps[1:] <= steps[:-1]) & is_later) + 1
+        # What begins anew begins low; a run that goes on from a save does not.
+        anew = np.flatnonzero((steps[1:] <= ANEW * steps[:-1]) & is_later) + 1
         if not len(anew):
             return self.named
         offset = np.zeros(len(self.named))
@@ -182,7 +185,7 @@ class _Rows:
     def runs(
         self, marks: Sequence[int]
     ) -> Iterator[tuple[NDArray[np.int64], int, tuple[int, ...]]]:
-        """The runs: the places of their rows, how many more are left out, and where it went on.
+        """The runs: the places of their rows, how many are left out, and which go on from a save.
 
         Args:
             marks: lines at which a trainer announced that it starts, in order.
@@ -211,7 +214,7 @@ class _Rows:
                 if is_part:
                     repeats += len(before)
                 elif len(left):
-                    resumed = (*resumed, int(clock[rows[self.roles[rows] == TRAIN][0]]))
+                    resumed = (*resumed, int(rows[self.roles[rows] == TRAIN][0]))
                 else:
                     yield before, repeats, resumed
                     repeats, resumed = 0, ()
@@ -341,7 +344,7 @@ class _Rows:
             axis=self.axis,
             reports=len(reports),
             repeats=repeats,
-            resumed=resumed,
+            resumed=tuple(numbers[np.isin(chosen, resumed)].tolist()),
         )
 
     def _numbered(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:

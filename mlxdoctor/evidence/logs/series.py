@@ -211,6 +211,7 @@ class Notes:
         copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
+        cells: numbers of the lines at which a cell of a notebook ended.
         stored: numbers of other lines that say that something was saved.
         warnings: what was logged as a warning or worse, by its text without figures.
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
@@ -233,6 +234,7 @@ class Notes:
     copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    cells: list[int] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
     warnings: dict[str, LogWarning] = field(default_factory=dict)
     mean_losses: list[float] = field(default_factory=list)
