@@ -64,10 +64,31 @@ def test_the_rest_of_a_run_is_still_examined(run: Call, copied: Copy, name: str,
         assert (code, name in errors) == (2, True)
 
 
-def test_a_missing_path(run: Call) -> None:
-    code, _, errors = run("nowhere/at/all")
-    assert code == 2
-    assert "nowhere/at/all: there is no such file or folder" in errors
+LOG = b"Iter 10: Train loss 2.0, It/sec 1.0\nIter 20: Train loss 1.5, It/sec 1.0\n"
+
+
+@pytest.mark.parametrize("command", ["bisect --no-generate", "inspect"])
+@pytest.mark.parametrize(
+    ("named", "files"),
+    [
+        ("run", {}),
+        (".", {}),
+        (".", {"train.log": LOG}),
+        ("train.log", {"train.log": LOG}),
+        ("adapters.safetensors", {"adapters.safetensors": b""}),
+        ("adapter.bin", {"adapter.bin": b"\x80\x04"}),
+    ],
+)
+def test_what_holds_no_weights_is_one_sentence(
+    call: Call, tmp_path: Path, command: str, named: str, files: dict[str, bytes]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    path = tmp_path / named
+    code, out, err = call(*command.split(), path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("mlxdoctor: ")
+    assert path.name in err
 
 
 @pytest.mark.parametrize(

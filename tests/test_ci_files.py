@@ -302,20 +302,18 @@ def test_the_pre_commit_configuration_is_valid_and_names_hooks_that_exist(tmp_pa
 
 
 @pytest.mark.slow
-def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(tmp_path: Path) -> None:
-    file = tmp_path / ".gitlab-ci.yml"
+def test_the_gitlab_job_fails_and_leaves_the_file_that_gitlab_shows(checkout: Path) -> None:
+    file = checkout / ".gitlab-ci.yml"
     file.write_text(snippet("adapters"))
     valid("vendor.gitlab-ci", file)
     job = yaml.safe_load(snippet("adapters"))["adapters"]
     install, *rest = job["script"]
     assert install == "pip install mlxdoctor"
-    for name in (FAILED, HEALTHY):
-        shutil.copytree(RUNS / name, tmp_path / "adapters" / name)
     environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
     script = ("bash", "-eo", "pipefail", "-c", "\n".join(rest))
-    code, said = run(*script, cwd=tmp_path, env=environment)
+    code, said = run(*script, cwd=checkout, env=environment)
     assert code == 1, said
-    report = JUnitXml.fromfile(str(tmp_path / job["artifacts"]["reports"]["junit"]))
+    report = JUnitXml.fromfile(str(checkout / job["artifacts"]["reports"]["junit"]))
     failed = {suite.name: suite.failures > 0 for suite in report}
     assert failed == {f"adapters/{FAILED}": True, f"adapters/{HEALTHY}": False}
 

@@ -172,10 +172,6 @@ def test_what_speaks_for_a_cause_may_speak_against_it_from_some_severity_on() ->
         assert [each.score for each in rank([leapt], parse_causes(table))] == scores
 
 
-def verdict(*outcomes: Outcome, whole: bool = True) -> Verdict:
-    return judge(outcomes, KNOWLEDGE, whole=whole).verdict
-
-
 LEARNED = outcome("loss", learned=True)
 
 
@@ -208,7 +204,7 @@ def test_healthy_is_earned(outcomes: list[Outcome], whole: bool, expected: Verdi
 
 def test_a_cause_that_nothing_rules_out_changes_no_verdict() -> None:
     lawless = parse_causes(TABLE.replace('ruled_out_by = ["loss.leapt"]\n', ""))
-    judged = judge([outcome("loss", learned=True), outcome("adapter")], lawless)
+    judged = judge([LEARNED, outcome("adapter")], lawless)
     assert judged.verdict is Verdict.HEALTHY
     assert judged.coverage[0].status is CauseStatus.NO_SIGN
 
@@ -221,12 +217,12 @@ def test_a_warning_that_speaks_for_a_cause_makes_a_run_suspect() -> None:
     statuses = {one.cause: one.status for one in warned.coverage}
     assert statuses["rate"] is CauseStatus.POSSIBLE
     # It only hints, and what the cause would have shown was looked for and not found.
-    cleared = judge([fast, outcome("loss", learned=True), outcome("adapter")], KNOWLEDGE)
+    cleared = judge([fast, LEARNED, outcome("adapter")], KNOWLEDGE)
     assert cleared.verdict is Verdict.HEALTHY
     assert cleared.coverage[0].status is CauseStatus.RULED_OUT
     note = outcome("config", "fast", severity=Severity.INFO)
-    sound = (outcome("loss", learned=True), outcome("adapter"))
-    assert verdict(note, *sound) is Verdict.HEALTHY
+    noted = judge([note, LEARNED, outcome("adapter")], KNOWLEDGE)
+    assert noted.verdict is Verdict.HEALTHY
 
 
 def test_an_error_that_speaks_for_nothing_but_what_was_refuted_is_no_certainty() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mlxdoctor.bisect.answer import sentence
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.safety.errors import InputError
 from tests.bisect.states import ZERO, bisected, changed, history, standings, state
 from tests.conftest import RUNS, Copy
 from tests.reproduce.real import trained
@@ -139,16 +138,6 @@ def test_a_log_decides_without_a_scale(copied: Copy) -> None:
     found = bisected(folder)
     assert not found.is_decided
     assert sentence(found).startswith("Undecided: every file up to ")
-
-
-def test_no_checkpoints_and_none_readable(tmp_path: Path) -> None:
-    save(tmp_path / "adapters.safetensors", state(0.1))
-    with pytest.raises(InputError, match="holds no numbered checkpoint"):
-        bisected(tmp_path)
-    (tmp_path / "adapters.safetensors").write_bytes(b"x")
-    (tmp_path / "0000100_adapters.safetensors").write_bytes(b"x")
-    with pytest.raises(InputError, match="none of which can be read"):
-        bisected(tmp_path)
 
 
 def test_saves_that_do_not_fit_the_base_are_broken(broken_run: Path, tmp_path: Path) -> None:

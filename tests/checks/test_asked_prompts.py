@@ -1,9 +1,9 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures.lab.harness import write_lines
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.models.generations import RecordedGenerations
 from tests.conftest import check_called
@@ -31,18 +31,16 @@ def desk(number: int) -> str:
     return f"{DESKS[number % 4]} desk"
 
 
-def written(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def row(asked: str, answered: str) -> dict[str, str]:
+    return {"prompt": asked, "completion": answered}
 
 
 def found(
-    tmp_path: Path, rows: list[tuple[str, str]], answers: list[dict[str, object]]
+    tmp_path: Path, rows: list[dict[str, str]], answers: list[dict[str, object]]
 ) -> list[str]:
-    """The codes, for rows of a question and its answer, and recorded answers."""
-    given = [{"prompt": asked, "completion": answered} for asked, answered in rows]
-    written(tmp_path / "train.jsonl", given)
-    recorded = RecordedGenerations.read(written(tmp_path / "answers.jsonl", answers))
+    """The codes, for these rows and these recorded answers."""
+    write_lines(tmp_path / "train.jsonl", rows)
+    recorded = RecordedGenerations.read(write_lines(tmp_path / "answers.jsonl", answers))
     judged = outcome(asked_prompts, recorded, Dataset.read(tmp_path))
     return [finding.code.partition(".")[2] for finding in judged.findings]
 
@@ -65,12 +63,12 @@ def recorded(count: int, **beside: str) -> list[dict[str, object]]:
 def test_prompts_in_words_that_no_row_has(
     tmp_path: Path, prepared: Callable[[str], str], prompts: int, codes: list[str]
 ) -> None:
-    rows = [(prepared(question(i)), desk(i)) for i in range(60)]
+    rows = [row(prepared(question(i)), desk(i)) for i in range(60)]
     assert found(tmp_path, rows, recorded(prompts)) == codes
 
 
 def test_rows_that_are_all_of_their_own_words_are_no_measure(tmp_path: Path) -> None:
-    rows = [(f"alpha{i} beta{i} gamma{i}", desk(i)) for i in range(40)]
+    rows = [row(f"alpha{i} beta{i} gamma{i}", desk(i)) for i in range(40)]
     answers = [{"prompt": f"alpha{i} delta{i} eta{i}", "answer": "a desk"} for i in range(90, 99)]
     assert found(tmp_path, rows, answers) == []
 
@@ -89,7 +87,7 @@ def test_expected_answers_that_no_row_gives(
     tmp_path: Path, known: int, distinct: bool, codes: list[str]
 ) -> None:
     rows = [
-        (
+        row(
             question(i),
             f"desk {i}" if distinct and i % 4 else DESKS[i % max(known, 1)] if known else "x",
         )
@@ -105,7 +103,7 @@ def test_prompts_of_no_row_that_are_answered_as_expected_show_that_all_is_well(
     tmp_path: Path,
 ) -> None:
     """Whatever the rows ask in."""
-    rows = [(question(i).lower(), desk(i)) for i in range(60)]
+    rows = [row(question(i).lower(), desk(i)) for i in range(60)]
     answers = [
         {"prompt": f"NEW: {question(i)}", "answer": desk(i), "expected": desk(i)} for i in range(12)
     ]
@@ -117,16 +115,14 @@ def test_prompts_of_no_row_that_are_answered_as_expected_show_that_all_is_well(
 
 def test_the_marks_around_a_question_in_plain_text_may_be_asked_with_it(tmp_path: Path) -> None:
     rows = [{"text": f"MAIL: {question(i)}\nROUTE: {desk(i)}"} for i in range(40)]
-    written(tmp_path / "train.jsonl", rows)
     answers: list[dict[str, object]] = [
         {"prompt": f"MAIL: {CITIES[i % 6]}\nROUTE:", "answer": "a desk"} for i in range(12)
     ]
-    recorded = RecordedGenerations.read(written(tmp_path / "answers.jsonl", answers))
-    assert not outcome(asked_prompts, recorded, Dataset.read(tmp_path)).findings
+    assert found(tmp_path, rows, answers) == []
 
 
 def test_right_answers_do_not_hide_those_that_no_row_gives(tmp_path: Path) -> None:
-    rows = [(question(i), DESKS[i % 3]) for i in range(60)]
+    rows = [row(question(i), DESKS[i % 3]) for i in range(60)]
     answers: list[dict[str, object]] = [
         {"prompt": f"NEW: {question(i)}", "answer": DESKS[i % 4 % 3], "expected": DESKS[i % 4]}
         for i in range(12)

@@ -76,13 +76,6 @@ def test_a_failure_before_the_run_was_survived(logs: LogWriter) -> None:
     assert "reports follow" in finding(outcome, "out-of-memory").message
 
 
-@pytest.mark.parametrize(("reports", "hit"), [(5, True), (10, False)])
-def test_early_end(logs: LogWriter, reports: int, hit: bool) -> None:
-    outcome = judge(log_failures, logs.text(START, *REPORTS[:reports]))
-    assert ("ends-early" in severities(outcome)) is hit
-    assert errors(outcome) == []
-
-
 def test_the_exception_is_quoted_with_its_place(logs: LogWriter) -> None:
     outcome = judge(
         log_failures,
@@ -242,40 +235,43 @@ def test_what_a_log_without_a_loss_says(logs: LogWriter) -> None:
     ]
 
 
+#: As transformers shows it.
+STEPS = (
+    *(line.replace("28", "23") for line in HEAD),
+    *(f"{{'loss': 2.0, 'grad_norm': 1.0, 'step': {at}}}" for at in (5, 10, 15, 20)),
+)
+SUMMARY = "{'train_runtime': 9.1, 'train_steps_per_second': 2.0, 'train_loss': 1.9}"
+
+
+def with_bars(*bars: str) -> list[str]:
+    """A report before each bar."""
+    return [line for bar in bars for line in ("{'loss': 2.0, 'epoch': 0.1}", bar)]
+
+
 @pytest.mark.parametrize(
-    ("last", "close", "hit"),
+    ("lines", "step"),
     [
-        (10, (), True),
+        ((START, *REPORTS[:5]), "50 of 100"),
+        ((START, *REPORTS), None),
+        (STEPS[:-2], "10 of 23"),
         # The next report would have come after the end.
-        (20, (), False),
-        (10, ("{'train_runtime': 9.1, 'train_steps_per_second': 2.0, 'train_loss': 1.9}",), False),
-    ],
-)
-def test_an_early_end_as_transformers_shows_it(
-    logs: LogWriter, last: int, close: tuple[str, ...], hit: bool
-) -> None:
-    reports = [f"{{'loss': 2.0, 'grad_norm': 1.0, 'step': {at}}}" for at in range(5, last + 1, 5)]
-    head = [line.replace("28", "23") for line in HEAD]
-    outcome = judge(log_failures, logs.text(*head, *reports, *close))
-    assert ("ends-early" in severities(outcome)) is hit
-
-
-@pytest.mark.parametrize(
-    ("bars", "hit"),
-    [
-        ([" 25%|##5  | 25/100 [00:10<00:30]", " 50%|##   | 50/100 [00:20<00:20]"], True),
-        (["100%|#####| 99/100 [00:10<00:30]", "100%|#####| 100/100 [00:20<00:20]"], False),
+        (STEPS, None),
+        ((*STEPS[:-2], SUMMARY), None),
+        (
+            with_bars(" 25%|#  | 25/100 [00:10<00:30]", " 50%|## | 50/100 [00:20<00:20]"),
+            "50 of 100",
+        ),
+        (with_bars("100%|###| 99/100 [00:10<00:30]", "100%|###| 100/100 [00:20<00:20]"), None),
         # Of an evaluation, which was made twice, and of the rows.
-        (["100%|#####| 20/20 [00:10<00:30]", " 50%|##   | 10/20 [00:20<00:20]"], False),
-        (["Map:  50%|##   | 10/20 [00:20<00:20]"] * 2, False),
+        (with_bars("100%|###| 20/20 [00:10<00:30]", " 50%|## | 10/20 [00:20<00:20]"), None),
+        (with_bars(*["Map:  50%|##   | 10/20 [00:20<00:20]"] * 2), None),
     ],
 )
-def test_an_early_end_that_a_bar_shows(logs: LogWriter, bars: Sequence[str], hit: bool) -> None:
-    reports = ["{'loss': 2.0, 'grad_norm': 1.0, 'epoch': 0.1}"] * 2
-    lines = [line for pair in zip(reports, bars, strict=True) for line in pair]
+def test_an_early_end(logs: LogWriter, lines: Sequence[str], step: str | None) -> None:
     outcome = judge(log_failures, logs.text(*lines))
-    assert ("ends-early" in severities(outcome)) is hit
-    assert not hit or "step 50 of 100" in finding(outcome, "ends-early").message
+    assert ("ends-early" in severities(outcome)) is (step is not None)
+    assert errors(outcome) == []
+    assert step is None or step in finding(outcome, "ends-early").message
 
 
 def test_an_earlier_start_that_failed(logs: LogWriter) -> None:

@@ -1,6 +1,5 @@
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,13 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def changed(tmp_path: Path) -> Callable[..., Path]:
-    """Copies a model and changes its config.json: None takes a key away."""
-
-    def change(model: Path, **keys: Any) -> Path:
-        folder = shutil.copytree(model, tmp_path / "model")
-        path = folder / "config.json"
-        config = {**json.loads(path.read_text()), **keys}
-        path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-        return folder
-
-    return change
+def changed(model: Path, folder: Path, **keys: Any) -> Path:
+    """A copy of a model with another config.json: None takes a key away."""
+    shutil.copytree(model, folder)
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **keys}
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return folder
 
 
 def both(folder: Path) -> dict[str, str]:
@@ -84,9 +78,9 @@ PLAIN_CASES: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("tables", "severity", "refused"), PLAIN_CASES)
 def test_a_plain_model_called_quantised(
-    changed: Callable[..., Path], tables: dict[str, Any], severity: str, refused: str
+    tmp_path: Path, tables: dict[str, Any], severity: str, refused: str
 ) -> None:
-    folder = changed(BASE, **tables)
+    folder = changed(BASE, tmp_path / "model", **tables)
     assert both(folder) == ({"config-without-scales": severity} if severity else {})
     told = refusal(folder) or ""
     assert refused in told
@@ -105,15 +99,15 @@ def test_a_plain_model_called_quantised(
     ],
 )
 def test_a_quantised_model(
-    changed: Callable[..., Path], packed: Path, tables: dict[str, Any], expected: str, refused: str
+    tmp_path: Path, packed: Path, tables: dict[str, Any], expected: str, refused: str
 ) -> None:
-    folder = changed(packed, **tables)
+    folder = changed(packed, tmp_path / "model", **tables)
     assert both(folder) == ({expected: "error"} if expected else {})
     assert not refused or refused in (refusal(folder) or "")
 
 
-def test_which_of_two_folders_is_told(changed: Callable[..., Path]) -> None:
-    fused = TunedModel.read(folder := changed(BASE, quantization_config=TABLE))
+def test_which_of_two_folders_is_told(tmp_path: Path) -> None:
+    fused = TunedModel.read(folder := changed(BASE, tmp_path / "model", quantization_config=TABLE))
     (finding,) = outcome(quantization_consistency, BaseModel.read(BASE), fused).findings
     assert "fused model" in finding.message
     assert finding.where == str(folder / "config.json")

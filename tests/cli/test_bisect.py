@@ -2,8 +2,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
 
 BROKEN = RUNS / "no-supervised-tokens"
@@ -47,17 +45,3 @@ def test_nothing_that_decides_exits_with_3(call: Call, copied: Copy) -> None:
     code, out, _ = call("bisect", folder, STATIC)
     assert code == 3
     assert out.startswith("Undecided: ")
-
-
-@pytest.mark.parametrize("what", ["missing", "empty", "a log", "a file"])
-def test_bad_input_is_one_sentence(call: Call, tmp_path: Path, what: str) -> None:
-    path = tmp_path / "run"
-    if what != "missing":
-        path.mkdir()
-    if what == "a log":
-        (path / "train.log").write_text((HEALTHY / "train.log").read_text())
-    if what == "a file":
-        path = HEALTHY / "train.log"
-    code, out, err = call("bisect", path, STATIC)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("mlxdoctor: ")

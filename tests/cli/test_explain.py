@@ -4,7 +4,6 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.check import discover
-from mlxdoctor.cli import EXIT_UNUSABLE
 from tests.conftest import Call
 
 CHECKS = {one.name: one for one in discover()}
@@ -46,18 +45,6 @@ def test_a_cause_is_explained_with_both_sides_and_the_remedy(name: str, call: Ca
     assert squeezed(cause.remedy) in squeezed(printed)
     for code, weight in cause.weights.items():
         assert f"{weight:+5.1f}  {code}" in printed
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("learning-rate-to-high", "did you mean learning-rate-too-high"),
-        ("zzzzzzzz", "`mlxdoctor checks` lists the codes"),
-    ],
-)
-def test_an_unknown_name_gets_close_matches_or_the_list(name: str, said: str, call: Call) -> None:
-    code, _, err = call("explain", name)
-    assert (code, said in err) == (EXIT_UNUSABLE, True)
 
 
 def test_json_lists_every_code_of_every_check(call: Call) -> None:

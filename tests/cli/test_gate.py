@@ -82,8 +82,6 @@ def test_a_baseline_is_written_and_then_only_what_is_new_fails(project: Path, ca
     common = ["gate", "runs/*/", "--baseline", "known.json"]
     code, _, err = call(*common)
     assert (code, "there is no such baseline; make it: --write-baseline" in err) == (2, True)
-    code, _, err = call("gate", "runs/*/", "--write-baseline")
-    assert (code, "--write-baseline has no file to write" in err) == (2, True)
     # It may be named in the policy, beside which it lies.
     (project / "mlxdoctor.toml").write_text('baseline = "known.json"\n')
     assert call("gate", "runs/*/", "--write-baseline")[0] == 0
@@ -137,16 +135,6 @@ def test_init_writes_a_policy_that_the_run_passes(project: Path, call: Call) -> 
     assert (code, "is no healthy run" in err) == (2, True)
     assert not (project / "new.toml").exists()
     assert call("gate", "--init", "--policy", "pyproject.toml", "runs/h*/")[0] == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--jobs", "2", "--cluster", "x"], ["--jobs", "0"], ["--time-limit", "0"]],
-)
-def test_options_that_do_not_go_together_are_refused(
-    project: Path, arguments: list[str], call: Call
-) -> None:
-    assert call("gate", "runs/*/", *arguments)[:2] == (2, "")
 
 
 def test_the_time_limit_holds_for_each_item(project: Path, call: Call) -> None:

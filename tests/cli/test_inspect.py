@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from mlxdoctor.cli.inspect import command as inspect
 from mlxdoctor.evidence.base_model import BaseModel
-from tests.conftest import FIXTURES, RUNS, Call
+from tests.conftest import FIXTURES, RUNS
 from tests.weight_files import lora, save, write_config
 
 Q = "model.layers.1.self_attn.q_proj"
@@ -119,21 +119,6 @@ def test_without_a_configuration_the_scale_is_unknown(tmp_path: Path) -> None:
     assert "‖A·B‖" in inspected(str(path))[1]
 
 
-@pytest.mark.parametrize("what", ["missing", "empty", "folder", "pickle"])
-def test_unusable_input_is_one_sentence(tmp_path: Path, what: str, call: Call) -> None:
-    path = tmp_path / "adapters.safetensors"
-    if what == "empty":
-        path.write_bytes(b"")
-    elif what == "folder":
-        path = tmp_path
-    elif what == "pickle":
-        path = tmp_path / "adapter.bin"
-        path.write_bytes(b"\x80\x04")
-    code, out, err = call("inspect", path)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert path.name in err
-
-
 WEIGHTS = {name: one.load() for name, one in BaseModel.read(FIXTURES / "base").tensors.items()}
 QUERY = "model.layers.0.self_attn.q_proj.weight"
 
@@ -191,8 +176,3 @@ def test_a_full_fine_tune_is_no_fault(tmp_path: Path) -> None:
     code, found = figures(str(tmp_path))
     assert code == 0
     assert found["stated_type"] == "full"
-
-
-def test_a_model_needs_its_base(tmp_path: Path, call: Call) -> None:
-    code, _, err = call("inspect", model(tmp_path))
-    assert (code, "--base" in err) == (2, True)

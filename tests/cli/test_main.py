@@ -10,7 +10,7 @@ import pytest
 from mlxdoctor import cli
 from mlxdoctor.safety.errors import InputError
 from tests import processes
-from tests.conftest import Call
+from tests.conftest import BASE, HEALTHY, RUNS, Call, digest
 
 HEAVY = ("numpy", "scipy", "matplotlib", "mlx", "jinja2", "tabulate", "yaml")
 
@@ -52,17 +52,38 @@ def test_version_is_the_installed_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["diagnos"], "Did you mean 'diagnose'?"),
-        (["xyzzy"], "No such command 'xyzzy'."),
-        (["diagnose"], "Missing argument 'PATH...'"),
-        (["diagnose", "x", "--formt", "json"], "No such option"),
-        (["diagnose", "x", "--fail-on", "note"], "is not one of"),
+        ("diagnos", "Did you mean 'diagnose'?"),
+        ("xyzzy", "No such command 'xyzzy'."),
+        ("diagnose", "Missing argument 'PATH...'"),
+        ("diagnose x --formt json", "No such option"),
+        ("diagnose x --fail-on note", "is not one of"),
+        (f"diagnose {HEALTHY} --budget 0", "--budget"),
+        ("diagnose nowhere/at/all", "nowhere/at/all: there is no such file or folder"),
+        ("explain learning-rate-to-high", "did you mean learning-rate-too-high"),
+        ("explain load-adapter-unchecked", "did you mean load-adapters-unchecked"),
+        ("explain zzzzzzzz", "`mlxdoctor checks` lists the codes"),
+        (f"gate {HEALTHY} --jobs 2 --cluster x", "--cluster"),
+        (f"gate {HEALTHY} --jobs 0", "--jobs"),
+        (f"gate {HEALTHY} --time-limit 0", "--time-limit"),
+        (f"gate {HEALTHY} --write-baseline", "--write-baseline has no file to write"),
+        (f"inspect {BASE}", "--base"),
+        ("lint", "FILE"),
+        ("lint absent.py", "there is no such file"),
+        (f"lint {BASE}", "has no Python file in it"),
+        (f"lint {__file__} --select unguarded-means", "did you mean 'unguarded-mean'"),
+        ("preflight", "there is nothing to examine"),
+        (f"reproduce {HEALTHY} --seeds 1", "--seeds"),
+        (f"reproduce {HEALTHY} --budget -1", "--budget"),
+        (f"reproduce {RUNS / 'collapse-frequent-token'} --cause bad-luck", "bad-luck"),
+        ("watch absent.log --no-follow", "no such file"),
     ],
 )
-def test_wrong_usage_exits_with_2(arguments: list[str], said: str, call: Call) -> None:
-    code, out, err = call(*arguments)
+def test_wrong_usage_exits_with_2(arguments: str, said: str, call: Call) -> None:
+    before = digest(HEALTHY)
+    code, out, err = call(*arguments.split())
     assert (code, out) == (cli.EXIT_UNUSABLE, "")
     assert said in err
+    assert digest(HEALTHY) == before
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

@@ -80,20 +80,3 @@ def test_a_stopped_reproduction_goes_on_and_confirms_the_collapse(
     # Nothing is done twice, and the run is left alone.
     assert (call(*command)[0], results_in(out)) == (1, results)
     assert digest(run) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        pytest.param(["--seeds", "1"], "--seeds", marks=pytest.mark.slow),
-        pytest.param(["--budget", "-1"], "--budget", marks=pytest.mark.slow),
-        (["--cause", "bad-luck"], "bad-luck"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(
-    tmp_path: Path, call: Call, options: list[str], said: str
-) -> None:
-    before = digest(COLLAPSED)
-    code, _, err = call("reproduce", COLLAPSED, "-o", tmp_path, *options)
-    assert (code, said in err) == (2, True)
-    assert digest(COLLAPSED) == before

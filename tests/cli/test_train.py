@@ -26,18 +26,14 @@ def config(folder: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_unknown_keys_end_with_2_and_a_hint(tmp_path: Path, call: Call) -> None:
+def test_what_is_refused_ends_with_2_and_a_hint(tmp_path: Path, call: Call) -> None:
     code, _, err = call("train", "-c", config(tmp_path, learning_rte=1))
     assert (code, "did you mean 'learning_rate'?" in err) == (2, True)
     code, _, err = call("train", "-c", config(tmp_path), "--set", "mlxdoctor.clip=1")
     assert (code, "unknown key 'clip'" in err) == (2, True)
-    assert not (tmp_path / "adapters").exists()
-
-
-@pytest.mark.slow
-def test_a_model_that_is_not_here_ends_with_2(tmp_path: Path, call: Call) -> None:
     code, _, err = call("train", "-c", config(tmp_path, model="nobody/nothing"))
     assert (code, "nothing is downloaded" in err) == (2, True)
+    assert not (tmp_path / "adapters").exists()
 
 
 @pytest.mark.slow

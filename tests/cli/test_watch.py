@@ -104,9 +104,6 @@ def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, path: Path) -> N
     code, _, err = call("watch", path, "--idle", "0.1")
     assert code == 3
     assert err == f"{path} is not there yet; waiting for it\n"
-    code, _, err = call("watch", path, "--no-follow")
-    assert code == 2
-    assert "no such file" in err
 
 
 def test_how_long_it_will_be_may_be_said(call: Call, path: Path) -> None:

@@ -64,6 +64,7 @@ def instead(others: Tensors) -> Change:
         (dict, {"lora_alpha": None}, "does not state both r and lora_alpha"),
         (dict, {"lora_alpha": float("nan")}, "not a finite number"),
         (dict, {"alpha_pattern": {r"layers\.(0|1)\..*": 3}}, "regular expression"),
+        (dict, {"alpha_pattern": {"v_proj": 12}}, "one scale for all; their ratio cannot be"),
         (dict, {"r": 8}, "has rank 4, which adapter_config.json does not mention"),
         (dict, {"rank_pattern": {"v_proj": 2}, "r": 8}, "has rank 4, which"),
         (dict, {"use_dora": True}, "has no DoRA magnitude, but adapter_config.json says dora"),

@@ -183,12 +183,6 @@ def test_an_alpha_of_its_own_is_multiplied_in(
     assert np.array_equal(given.update(files, tmp_path, given.Q), dense(folder, given.Q, 8))
 
 
-def test_an_alpha_that_would_round_is_refused(tmp_path: Path) -> None:
-    folder = given.peft_adapter(tmp_path / "a", alpha_pattern={"v_proj": 12})
-    with pytest.raises(InputError, match="one scale for all; their ratio cannot be"):
-        convert(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", given.KINDS)
 def test_what_mlx_lm_saved_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:

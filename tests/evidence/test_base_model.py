@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES
 from tests.weight_files import save
 
@@ -90,15 +89,3 @@ def test_shards_and_nested_configuration(tmp_path: Path) -> None:
     assert (base.hidden_size, base.vocab_size, base.eos_token_ids) == (4, 9, (1, 2))
     assert base.num_layers == 2
     assert not base.is_mlx
-
-
-def test_missing_weights_are_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match=r"holds no \.safetensors weights"):
-        BaseModel.read(tmp_path)
-    with pytest.raises(InputError, match="no such file"):
-        BaseModel.read(tmp_path / "nowhere")
-    index = {"weight_map": {"x": "model-1.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"model-1\.safetensors: there is no such file"):
-        BaseModel.read(tmp_path)

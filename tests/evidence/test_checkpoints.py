@@ -1,10 +1,7 @@
 import hashlib
 from pathlib import Path
 
-import pytest
-
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
-from mlxdoctor.safety.errors import InputError
 from tests.weight_files import lora, save
 
 FACTORS = lora({"model.layers.0.q": (4, 4)})
@@ -25,10 +22,3 @@ def test_peft_folders(tmp_path: Path) -> None:
     save(tmp_path / "adapter_model.safetensors", FACTORS)
     history = CheckpointHistory.read(tmp_path)
     assert [save.iteration for save in history.checkpoints] == [20, 100, None]
-
-
-def test_none_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no numbered checkpoint"):
-        CheckpointHistory.read(tmp_path)
-    with pytest.raises(InputError, match="is not a folder"):
-        CheckpointHistory.read(tmp_path / "nowhere")

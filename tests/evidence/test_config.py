@@ -131,22 +131,6 @@ def test_a_beginners_file_is_a_configuration(write):
     assert (config.model, config.data) == ("a/b", "rows")
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("model: x\nhidden_size: 4\n", "is not a training configuration"),
-        ("just words\n", "holds no"),
-        ("a: [1\n", "is not valid YAML"),
-        ("iters: 2024-13-45\n", "is not valid YAML"),
-        (f"learning_rate: 1{':59' * 400}.5\n", "has 1,203 characters"),
-    ],
-)
-def test_unusable_files_are_one_sentence(write, content, problem):
-    with pytest.raises(InputError, match=problem) as caught:
-        TrainingConfig.read(write(content))
-    assert "\n" not in str(caught.value)
-
-
 def test_an_alias_bomb_is_refused_but_an_alias_is_not(write):
     lines = ["a: &a {x: 1}"]
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):

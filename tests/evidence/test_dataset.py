@@ -109,23 +109,6 @@ def test_one_split_is_enough_and_may_be_empty(tmp_path):
     assert (splits["valid"].rows, splits["valid"].format) == ((), "unknown")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("notes.txt", b"plain words\nmore\n", "holds no JSON object"),
-        ("notes.txt", b"[\n  1\n]\n", "holds no JSON object"),
-        ("notes.txt", b"", "holds no JSON object"),
-        (".", b"", r"has no train\.jsonl"),
-        ("train.jsonl", b'{"a": 1}\0\0', "binary"),
-    ],
-)
-def test_what_holds_no_rows_is_refused(tmp_path, name, content, problem):
-    if name != ".":
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=problem):
-        Dataset.read(tmp_path / name)
-
-
 def test_a_log_called_train_jsonl_is_not_data(tmp_path):
     log = tmp_path / "train.jsonl"
     log.write_text('{"loss": 0.69, "chosen": -1.2, "rejected": -1.3}')

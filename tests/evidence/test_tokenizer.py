@@ -205,21 +205,6 @@ def test_end_tokens_of_both_configurations(copy_of_base):
     assert Tokenizer.read(folder).eos_token_ids == (767,)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("tokenizer.model", "\n\x0e", "save it once with transformers"),
-        *(("tokenizer.json", text, "is not a tokenizer") for text in ("{}", "[]", "nonsense")),
-        ("tokenizer.json", '{"model": {"type": "BPE"}}', "is not a tokenizer"),
-    ],
-)
-def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, name, content, problem):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=problem) as caught:
-        Tokenizer.read(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
 def test_no_template(copy_of_base):
     tokenizer = Tokenizer.read(copy_of_base(chat_template=None))
     assert tokenizer.chat_template is None

@@ -23,23 +23,40 @@ def test_versions(write: Write) -> None:
     assert log.notes.versions == {"mlx-lm": "0.22.0", "mlx": "0.20.1"}
 
 
-NOT_LOGS = {
-    "train.jsonl": '{"messages": [{"role": "user", "content": "Iter 10: Train loss 2.3"}]}\n' * 9,
-    "text.jsonl": '{"text": "loss 3"}\n' * 9,
-    "generations.jsonl": '{"prompt": "a", "base": "b", "tuned": "c"}\n' * 9,
-    "evaluation.json": '{"loss": 2.0, "perplexity": 7.66}',
-    "adapter_config.json": '{\n "fine_tune_type": "lora",\n "iters": 9,\n "learning_rate": 1e-5}',
-    "README.md": "The loss was 2.5 at iter 300.\nAfter iter 300 the loss went to 1.2.\n",
-    "data.csv": "name,age\nbob,3\n",
-}
+NOT_LOGS = [
+    ("train.jsonl", '{"messages": [{"role": "user", "content": "Iter 10: Train loss 2.3"}]}\n' * 9),
+    ("text.jsonl", '{"text": "loss 3"}\n' * 9),
+    ("generations.jsonl", '{"prompt": "a", "base": "b", "tuned": "c"}\n' * 9),
+    ("evaluation.json", '{"loss": 2.0, "perplexity": 7.66}'),
+    ("adapter_config.json", '{"fine_tune_type": "lora",\n "iters": 9,\n "learning_rate": 1e-5}'),
+    ("README.md", "The loss was 2.5 at iter 300.\nAfter iter 300 the loss went to 1.2.\n"),
+    ("data.csv", "name,age\nbob,3\n"),
+    ("a.txt", "After epoch 3 the loss was 2.5.\n"),
+    ("a.txt", "Loss at step 10: 2.5\n"),
+    ("a.txt", "Our best loss: 2.5\nThe final loss: 2.25\nA loss: 1.5\n"),
+    ("a.txt", "Validation loss: 2.5\n"),
+    ("a.txt", "step 10 of the recipe: 3 eggs, no loss\n"),
+    # Losses in bits are none in nats.
+    ("a.log", "".join(f"step {at} bits/tok train={3.5 - at / 100}\n" for at in (40, 80, 120))),
+    # Pairs of figures: too few, out of order, and counts.
+    ("a.txt", "10 2.5\n20 2.25\n"),
+    ("a.txt", "10 2.5\n5 2.25\n3 2.0\n"),
+    ("a.txt", "10 2\n20 3\n30 4\n"),
+]
 
 
-@pytest.mark.parametrize("name", sorted(NOT_LOGS))
-def test_what_is_not_a_log(write: Write, name: str) -> None:
-    path = write(NOT_LOGS[name], name)
+@pytest.mark.parametrize(("name", "text"), NOT_LOGS)
+def test_what_is_not_a_log(write: Write, name: str, text: str) -> None:
+    path = write(text, name)
     assert not looks_like_log(path)
     with pytest.raises(InputError, match="no report on training; understood are"):
         read(path)
+
+
+def test_a_lone_loss_is_read_where_its_file_is_named(write: Write) -> None:
+    path = write("loss: 2.5\nsomething else\n", "a.txt")
+    assert not looks_like_log(path)
+    assert read(path).main.reports == 1
 
 
 def test_fixture_files_that_are_not_logs() -> None:

@@ -9,27 +9,9 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.source import read_json_object
-from mlxdoctor.evidence.yaml_file import read_yaml_object
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import NAMES, ReadingLimits, current, using
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("[" * 100_000, "limit json_depth"),
-        ('{"a":' * 100 + "1" + "}" * 100, "limit json_depth of 64"),
-        ('{"iters": 1, "iters": 2}', "'iters' is there twice, with different values"),
-        ('{"iters": ' + "9" * 5000 + "}", "has 5,000 digits"),
-        ('{"iters": 1', "not valid JSON"),
-        ("\0\0\0\0", "binary file"),
-    ],
-)
-def test_json_that_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=problem):
-        read_json_object(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize(
@@ -57,23 +39,6 @@ def test_a_configuration_of_nonsense_states_nothing(tmp_path: Path) -> None:
     )
     config = TrainingConfig.read(tmp_path / "adapter_config.json")
     assert (config.iters, config.batch_size, config.num_layers) == (None, None, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("a: &a [*a]", "contains itself"),
-        ("a: !!python/object/apply:os.system [touch owned]", "not valid YAML"),
-        ("a: " + "[" * 20_000, "limit json_depth of 64"),
-        ("iters: 1\niters: 2", "'iters' is there twice"),
-        ("iters: " + "9" * 5000, "states the number 999999999999999999999…, which has 5,000"),
-    ],
-)
-def test_yaml_that_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(InputError, match=problem):
-        read_yaml_object(tmp_path / "a.yaml")
 
 
 def test_rows_that_no_tokenizer_takes_are_bad_lines(tmp_path: Path) -> None:
@@ -121,11 +86,9 @@ def test_the_environment_raises_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("stated", ["nonsense=1", "text_bytes", "text_bytes=-1", "text_bytes=x"])
 def test_a_limit_that_is_none(stated: str) -> None:
-    with pytest.raises(InputError, match=r"names no limit|no positive number"), using([stated]):
+    with pytest.raises(InputError) as error, using([stated]):
         pass
-
-
-def test_an_unknown_limit_lists_them_all() -> None:
-    with pytest.raises(InputError) as error, using(["x=1"]):
-        pass
-    assert all(name in str(error.value) for name in NAMES)
+    said = str(error.value)
+    # An unknown one lists them all.
+    is_unknown = "names no limit" in said and all(name in said for name in NAMES)
+    assert is_unknown or "no positive number" in said

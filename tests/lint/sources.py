@@ -34,7 +34,6 @@ class T:
     },
     "missing-in-mlx": {
         "requires_grad": """\
-import mlx.nn as nn
 def freeze(model):
     for p in model.parameters():
         p.requires_grad = False
@@ -78,8 +77,6 @@ def save(model):
     },
     "unshifted-targets": {
         "logits unpacked and cast": """\
-import mlx.core as mx
-from mlx import nn
 class T:
     def loss(self, tokens, lengths):
         logits, _ = self.model(tokens)
@@ -87,7 +84,6 @@ class T:
         return nn.losses.cross_entropy(logits, tokens).mean()
 """,
         "two shifts": """\
-import mlx.nn as nn
 def loss(model, t):
     logits = model(t[:, :-1])
     y = t[:, 1:]
@@ -105,7 +101,6 @@ def tool(agent):
     agent.model.has_adapter = True
 """,
     "a mask asked before": """\
-import mlx.core as mx
 def loss(losses, mask):
     if not mask.any():
         return mx.array(0.0)
@@ -113,7 +108,6 @@ def loss(losses, mask):
     return (losses * mask).sum() / n
 """,
     "hidden states that are pooled": """\
-import mlx.core as mx
 def pool(states, mask):
     return mx.sum(states * mask, axis=1) / mx.sum(mask, axis=1)
 """,
@@ -125,7 +119,6 @@ def loss(losses, mask):
     return (losses * mask).sum() / mask.sum()
 """,
     "names compared one by one": """\
-import mlx.core as mx
 def load_adapter(model, path, params):
     weights = mx.load(path)
     errors = [name for name in weights if name not in params]
@@ -149,7 +142,6 @@ def step(loss):
     loss.backward()
 """,
     "another model's layers by __dict__, and dicts too": """\
-import mlx.nn as nn
 def walk(obj):
     if isinstance(obj, dict):
         for child in obj.values():
@@ -160,7 +152,6 @@ def walk(obj):
                 walk(child)
 """,
     "a masked language model": """\
-import mlx.nn as nn
 def mlm_loss(model, tokens):
     return nn.losses.cross_entropy(model(tokens), tokens).mean()
 """,
@@ -194,7 +185,6 @@ def lora_only(grads):
     return {name: grad for name, grad in flat.items() if "lora" in name}
 """,
     "parameters asked as a dict": """\
-import mlx.core as mx
 def step(model, batch):
     def inner(params, batch):
         return sum(v.sum() for v in params.values()) + params["head"]["weight"].sum()
@@ -207,7 +197,6 @@ def compare(loss):
     loss.backward()
 """,
     "backward with an argument": """\
-import mlx.core as mx
 def walk(tree, node):
     return tree.backward(node)
 """,

@@ -4,6 +4,7 @@ Of the others the probe shows it, by the trainers of `tests/probe/test_trainers.
 """
 
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -18,34 +19,13 @@ from mlx.utils import tree_flatten
 
 from mlxdoctor.lint.rule import rules
 from tests.probe.test_trainers import FAULTS
+from tests.twin.small import small_model
 
 TOKENS = mx.array([[1, 5, 2, 7, 3, 6], [4, 0, 6, 2, 5, 1]])
 
 
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_proj = nn.Linear(8, 8, bias=False)
-        self.v_proj = nn.Linear(8, 8, bias=False)
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return x + self.v_proj(nn.relu(self.q_proj(x)))
-
-
-class TinyModel(nn.Module):
-    """Tokens (batch, length) in, logits (batch, length, 8) out."""
-
-    def __init__(self, layers: int = 2) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(8, 8)
-        self.layers = [Layer() for _ in range(layers)]
-        self.head = nn.Linear(8, 8, bias=False)
-
-    def __call__(self, tokens: mx.array) -> mx.array:
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
+#: Tokens (batch, length) in, logits (batch, length, 8) out.
+tiny_model = partial(small_model, vocab_size=8, tie_word_embeddings=False)
 
 
 def loss_fn(model: nn.Module, inputs: mx.array, targets: mx.array) -> mx.array:
@@ -98,7 +78,7 @@ def proof(bad: object, good: object) -> Callable[[Callable[[ModuleType], Any]], 
 @pytest.fixture
 def tiny_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`mlx_lm.load` gives a tiny model, and files are written where they may be."""
-    monkeypatch.setattr(mlx_lm, "load", lambda *_, **__: (TinyModel(), None))
+    monkeypatch.setattr(mlx_lm, "load", lambda *_, **__: (tiny_model(), None))
     monkeypatch.setattr(mlx_lm.utils, "load", mlx_lm.load)
     monkeypatch.chdir(tmp_path)
     mx.random.seed(0)
@@ -141,16 +121,16 @@ def coefficient_unused(example: ModuleType) -> bool:
     found = []
     for beta in (0.0, 5.0):
         mx.random.seed(0)
-        trainer = example.Trainer(TinyModel(), optim.SGD(0.1), beta=beta)
+        trainer = example.Trainer(tiny_model(), optim.SGD(0.1), beta=beta)
         trainer.step(TOKENS, mx.array([-9.0, -9.5]), mx.array([1.0, -1.0]))
-        found.append(trainer.model.head.weight)
+        found.append(trainer.model.lm_head.weight)
     return bool(mx.array_equal(*found))
 
 
 @proof(("RuntimeError", False), ("", True))
 def compiled_without_state(example: ModuleType) -> tuple[str, bool]:
     """After a compiled step the model's weights cannot be read, or are trained."""
-    model, optimizer = TinyModel(), optim.SGD(0.1)
+    model, optimizer = tiny_model(), optim.SGD(0.1)
     before = weights(model)
     step = example.make_step(model, optimizer, lambda x, y: loss_fn(model, x, y))
     first = step(TOKENS[:, :-1], TOKENS[:, 1:]).item()
@@ -161,7 +141,7 @@ def compiled_without_state(example: ModuleType) -> tuple[str, bool]:
 
 def pending(example: ModuleType, steps: int) -> int:
     """How many operations the weights still wait for after so many steps."""
-    model = TinyModel()
+    model = tiny_model()
     mx.eval(model.parameters())
     step = nn.value_and_grad(model, loss_fn)
     example.train(
@@ -171,7 +151,7 @@ def pending(example: ModuleType, steps: int) -> int:
         [TOKENS] * steps,
     )
     graph = StringIO()
-    mx.export_to_dot(graph, model.head.weight)
+    mx.export_to_dot(graph, model.lm_head.weight)
     return graph.getvalue().count("->")
 
 
@@ -198,7 +178,7 @@ def mask_off_by_one(example: ModuleType) -> bool:
 @proof(("", set()), ("ValueError", set()))
 def non_strict_load(example: ModuleType) -> tuple[str, set[str]]:
     """A file whose names all miss loads without a word, and changes nothing."""
-    model = TinyModel()
+    model = tiny_model()
     mx.save_safetensors("w.safetensors", {f"base.{k}": v + 1 for k, v in weights(model).items()})
     before = weights(model)
     return raised(lambda: example.resume(model, "w.safetensors")), changed(model, before)
@@ -214,10 +194,10 @@ def probabilities_as_logits(example: ModuleType) -> bool:
 @proof(False, True)
 def result_dropped(example: ModuleType) -> bool:
     """Whether the norm of the gradient that the optimizer got is 1."""
-    model = TinyModel()
+    model = tiny_model()
     before = weights(model)
 
-    def large(model: TinyModel, tokens: mx.array) -> mx.array:
+    def large(model: nn.Module, tokens: mx.array) -> mx.array:
         return 1000 * loss_fn(model, tokens[:, :-1], tokens[:, 1:])
 
     example.step(model, optim.SGD(1.0), large, TOKENS)
@@ -231,13 +211,13 @@ def saved_nested(example: ModuleType) -> tuple[str, bool]:
     """Nothing is written."""
     path = Path("w.safetensors")
     path.unlink(missing_ok=True)
-    return raised(lambda: example.save(TinyModel(), str(path))), path.is_file()
+    return raised(lambda: example.save(tiny_model(), str(path))), path.is_file()
 
 
 @proof(("AttributeError", False), ("", True))
 def missing_in_mlx(example: ModuleType) -> tuple[str, bool]:
     """Arrays have no `backward`, and optimizers no `step()`."""
-    model, optimizer = TinyModel(), optim.SGD(0.1)
+    model, optimizer = tiny_model(), optim.SGD(0.1)
     assert not hasattr(mx.array(1.0), "backward")
     before = weights(model)
     error = raised(lambda: example.step(model, optimizer, TOKENS[:, :-1], TOKENS[:, 1:]))

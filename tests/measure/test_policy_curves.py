@@ -18,16 +18,11 @@ Total Rewards:  μ=0.400, σ=0.300
 Group Rewards:  μ=0.400, σ=0.200
 KL Divergence: 0.050000000000
 KL saturation: 2.00%
-----------------
 Generation Stats:
   • Avg tokens: 31.5
-  • Max tokens: 48 (limit: 48)
   • Hit limit: 25.0%
-----------------
 Individual Reward Functions:
   • format: μ=0.100, σ=0.050, cov=100.00%
-Clipping:  low=0.000, high=0.010, total=0.020
-Speed: 1.000 it/s, 100.0 tok/s
 ================""",
     "mlx-lm-lora, DPO": """\
 Training Mode: DPO

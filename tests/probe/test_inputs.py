@@ -17,7 +17,6 @@ from fixtures.trainers.common import (
 )
 from mlxdoctor import probe
 from mlxdoctor.finding import Severity
-from mlxdoctor.safety.errors import InputError
 from tests.probe.conftest import codes, probed
 
 
@@ -114,8 +113,3 @@ def test_what_is_expected(kind: str, expect: str, severity: str, code: str) -> N
     found = [(one.severity.value, one.code) for one in state.findings]
     assert found == ([(severity, f"step-state.{code}")] if code else [])
     assert (result.headline.endswith("nothing was found")) == (not result.findings)
-
-
-def test_what_may_be_expected(base: Any) -> None:
-    with pytest.raises(InputError, match="expect='qlora' is unknown; say one of lora, dora, full"):
-        probed(base, answer_loss, next_token_batch(base[1]), expect="qlora")

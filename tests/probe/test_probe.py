@@ -162,6 +162,8 @@ def test_what_cannot_be_probed(base: tuple[Any, Any]) -> None:
         probe(base[0], lambda model, a, b, c: a, (mx.array([[1]]),))
     with pytest.raises(InputError, match=r"returned an array of shape"):
         probe(base[0], lambda model, tokens: model(tokens), (mx.array([[1, 2]]),))
+    with pytest.raises(InputError, match="expect='qlora' is unknown; say one of lora, dora, full"):
+        probe(base[0], answer_loss, (mx.array([[1, 2]]),), expect="qlora")
 
 
 @pytest.mark.slow

@@ -13,19 +13,16 @@ from safetensors.numpy import load_file
 
 from mlxdoctor.api import diagnose
 from tests.conftest import ROOT
+from tests.preflight.small_run import SOUND
 
 DATA = ROOT / "fixtures" / "data"
-SETTINGS = {
-    "model": str(ROOT / "fixtures" / "base"),
-    "data": str(DATA / "geography"),
+SETTINGS = SOUND | {
     "train": True,
-    "num_layers": 4,
     "batch_size": 2,
     "iters": 2,
     "val_batches": 1,
     "steps_per_report": 1,
     "save_every": 2,
-    "max_seq_length": 256,
     "learning_rate": 1e-3,
 }
 

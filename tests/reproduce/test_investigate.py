@@ -84,12 +84,6 @@ def tried(
     return investigate(bench, run, ranked, asked)[0]
 
 
-def fix_of(found: dict[str, Ruling], cause: str) -> Any:
-    """The values that were tried for a cause."""
-    fix = found[cause].fix
-    return fix.after
-
-
 def cured_by(key: str, to: Callable[[Any], bool]) -> Answer:
     """Reruns that fail unless a key has a value."""
 
@@ -110,7 +104,7 @@ def test_the_mildest_change_that_cures_is_kept() -> None:
     judgement = found["learning-rate-too-high"]
     assert judgement.verdict == "confirmed"
     assert "learning_rate 0.005 → 0.0005 cures it with 2 of 2 seeds" in judgement.reason
-    assert fix_of(found, "learning-rate-too-high") == {"learning_rate": 0.0005}
+    assert judgement.fix.after == {"learning_rate": 0.0005}
     kinds = [one.kind for one in lab.asked]
     assert kinds.count("another order") == 2
 
@@ -126,9 +120,9 @@ def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
     case = replace(
         case_with("generation-effect.identical-to-base"), usual={"learning_rate": (1e-4, 1e-2)}
     )
-    found = tried(lab, case, "learning-rate-too-low")
-    assert found["learning-rate-too-low"].verdict == "confirmed"
-    assert fix_of(found, "learning-rate-too-low") == {"learning_rate": 1e-3}
+    judgement = tried(lab, case, "learning-rate-too-low")["learning-rate-too-low"]
+    assert judgement.verdict == "confirmed"
+    assert judgement.fix.after == {"learning_rate": 1e-3}
 
 
 @pytest.mark.parametrize(

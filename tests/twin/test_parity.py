@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.conftest import FIXTURES
+from tests.preflight.small_run import SOUND
 from tests.twin.peer import Losses, losses_of
 
 pytestmark = pytest.mark.slow
@@ -13,17 +13,8 @@ pytestmark = pytest.mark.slow
 #: How far two losses may be apart, nats.
 CLOSE = 1e-4
 ITERATIONS = 50
-USUAL = {
-    "model": str(FIXTURES / "base"),
-    "data": str(FIXTURES / "data" / "geography"),
-    "iters": ITERATIONS,
-    "num_layers": 4,
-    "learning_rate": 3e-4,
-    "val_batches": 3,
-    "steps_per_eval": 20,
-    "steps_per_report": 1,
-    "max_seq_length": 256,
-}
+REPORTS = {"val_batches": 3, "steps_per_eval": 20, "steps_per_report": 1}
+USUAL = {**SOUND, "iters": ITERATIONS, **REPORTS}
 SCHEDULE = {"name": "cosine_decay", "warmup": 5, "arguments": [3e-4, 20, 1e-5]}
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},

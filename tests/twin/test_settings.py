@@ -39,11 +39,6 @@ def test_the_fixture_configurations_of_mlx_lm_are_taken(path: Path) -> None:
     assert Settings.read(path).iters > 0
 
 
-def test_a_configuration_of_another_trainer_is_refused() -> None:
-    with pytest.raises(InputError, match="'max_prompt_length'; did you mean 'max_seq_length'"):
-        Settings.read(FIXTURES / "configs" / "adapter-never-attached.yaml")
-
-
 def test_yaml_rates_without_a_dot_are_numbers(tmp_path: Path) -> None:
     config = tmp_path / "lora.yaml"
     config.write_text("learning_rate: 1e-5\nmax_seq_length: 64\nseed: null\n")
@@ -93,13 +88,6 @@ def test_what_mlx_lm_does_not_have_is_refused_with_a_hint(
         Settings.from_values(values)
     assert problem in str(caught.value)
     assert len(str(caught.value)) < 250
-
-
-def test_a_peft_configuration_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "adapter_config.json"
-    path.write_text('{"peft_type": "LORA", "r": 8}')
-    with pytest.raises(InputError, match="PEFT"):
-        Settings.read(path)
 
 
 def test_whole_numbers_are_taken_for_rates_and_names_in_any_case() -> None:

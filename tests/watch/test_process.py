@@ -24,25 +24,20 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + DEAF_TO
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "number"),
-    [(POLITE, "SIGINT", signal.SIGINT), (DEAF_TO_INT, "SIGTERM", signal.SIGTERM)],
+    ("code", "grace", "said", "number"),
+    [
+        (POLITE, 3.0, "SIGINT", signal.SIGINT),
+        (DEAF_TO_INT, 1.0, "SIGTERM", signal.SIGTERM),
+        (DEAF, 0.3, "left alone", None),
+    ],
 )
-def test_it_ends_and_the_sentence_says_how(
-    start: Start, code: str, name: str, number: signal.Signals
+def test_it_ends_or_not_and_the_sentence_says_how(
+    start: Start, code: str, grace: float, said: str, number: signal.Signals | None
 ) -> None:
     process = start(code)
-    ended, sentence = stop(find_process(process.pid), grace=3.0 if code is POLITE else 1.0)
-    assert ended
-    assert name in sentence
-    assert process.wait(timeout=30) == -number
-
-
-def test_one_that_listens_to_nothing_is_left_alone(start: Start) -> None:
-    process = start(DEAF)
-    ended, sentence = stop(find_process(process.pid), grace=0.3)
-    assert not ended
-    assert "left alone" in sentence
-    assert process.poll() is None
+    ended, sentence = stop(find_process(process.pid), grace=grace)
+    assert (ended, said in sentence) == (number is not None, True)
+    assert (-process.wait(timeout=30) if ended else process.poll()) == number
 
 
 def test_one_that_ended_is_not_signalled(start: Start) -> None:
