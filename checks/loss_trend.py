@@ -68,6 +68,8 @@ _FEW_ITERATIONS, _ITERATIONS = 20, 100
 _REST = 0.1
 #: Share of the announced iterations in which a rate may still warm up.
 _BEGUN = 0.1
+#: A learning rate that is none too low.
+_USUAL = 5e-5
 #: Noises of a level by which the end lies below the start, be the slope what it may.
 _CERTAIN = 4.0
 #: Shares of the first pass between which both losses are compared: past the steepest part, and
@@ -209,6 +211,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     if constant is None and (is_open or is_short or not is_begun):
         return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
+    is_maybe = constant is None and at_most >= FALL and rates.highest >= _USUAL
     is_certain = constant is not None or (is_long and at_most < FALL and is_fresh)
     yield Sign(
         "never-learned",
@@ -222,7 +225,8 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
             "learned_by_the_line": max(fall, 0.0),
             "learned_at_most": at_most if math.isfinite(at_most) else None,
         },
-        severity=Severity.ERROR if is_certain else None,
+        # At a usual rate a fall that can't be told from none, and may be one, is a fact.
+        severity=Severity.ERROR if is_certain else Severity.INFO if is_maybe else None,
     )
 
 
@@ -232,6 +236,9 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     training, validation = log.main.finite("train_loss"), log.main.finite("val_loss")
     curve = training.facts if len(training) else None
     figures["is_alone"] = not (len(validation) if curve is not None else 0)
+    if name == "train_loss" and held_out_scores(log.main):
+        # What was measured on rows held out is no loss, and tells of them all the same.
+        figures["is_alone"] = False
     if name == "train_loss" and len(epochs := log.main.finite("epoch")):
         figures["epochs"] = epochs.facts.last
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:

@@ -114,7 +114,8 @@ _FELL = (
     "where rows are learned by heart.]"
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}: what it fell "
     "since then, it fell on rows that it had seen, and may know them by heart.]"
-    "[ From {unit} {level_from} on its level stays within {level_by:.2g} of that.| In the second "
+    "[ From {unit} {level_from} on its level{level_in} stays within "
+    "{level_by:.2g} of that.| In the second "
     "half of the run it fell by {brought:.3f}.| In the second half of the run it fell no "
     "further{stale}.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
@@ -383,7 +384,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     peak = int(np.argmax(levels - floors))
     rise = levels[peak] - floors[peak]
     has_risen = rise >= max(PEAK_NOISES * facts.noise, (PEAK - 1.0) * floors[peak])
-    half = values[len(values) // 2 :]
+    half = values[_middle(losses) :]
     falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
     strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
     named: dict[str, Measurement] = {
@@ -419,8 +420,8 @@ def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
     edge = losses.facts.edge if len(values) >= MANY else 1
     if len(values) < 2 * VALIDATIONS - 2:
         return {}
-    half = len(values) // 2
-    brought = median(values[half - edge // 2 :][:edge]) - last
+    half = _middle(losses)
+    brought = median(values[max(half - edge // 2, 0) :][:edge]) - last
     if brought > LITTLE * (losses.facts.first - last):
         return {}
     if brought >= VISIBLE:
@@ -429,13 +430,19 @@ def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
     return {} if is_falling else {"stale": ""}
 
 
+def _middle(losses: Series) -> int:
+    """The report in the middle of a run, which need not be the middle one."""
+    places = losses.iterations
+    return int(np.searchsorted(places, (places[0] + places[-1]) / 2.0))
+
+
 def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
     """Whether a loss that fell by so much still falls in its last validation, or its last half."""
     values, places = losses.values, losses.iterations
     if is_held_out:
         is_lowest = values[-1] == values.min()
         return len(values) > 2 and is_lowest and float(values[-2] - values[-1]) >= FALLING * fall
-    half = len(values) // 2
+    half = _middle(losses)
     line, span = trend(places[half:], values[half:]), float(places[-1] - places[half])
     fallen, facts = -line.slope * span, losses.facts
     is_lowest = facts.end - facts.minimum <= 0.1 * fallen
@@ -477,7 +484,13 @@ def _plateau(losses: Series) -> dict[str, Measurement]:
     first += int(np.argmax(np.abs(losses.values[first:] - facts.end) <= band))
     if places[-1] - places[first] < LEVEL_SHARE * (places[-1] - places[0]):
         return {}
-    return {"level_from": int(places[first]), "level_by": by} if by <= WOBBLE * facts.end else {}
+    if by > WOBBLE * facts.end:
+        return {}
+    return {
+        "level_from": int(places[first]),
+        "level_by": by,
+        "level_in": f" (medians of {width} reports)" if width > 1 else "",
+    }
 
 
 def closing(segment: Segment) -> list[str]:

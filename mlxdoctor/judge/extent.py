@@ -38,7 +38,9 @@ def extent(log: TrainingLog) -> list[str]:
         course = " to ".join(f"{rate:.3g}" for rate in (rates.first, *by_way, *last))
         anew = _begun_anew(segment.finite("learning_rate"))
         begun = f", whose schedule begins anew at {segment.unit} {anew}" if anew else ""
-        told.append(f"a learning rate of {course}{begun}")
+        is_rising = rates.last == rates.highest > 2.0 * rates.first and not anew
+        rising = ", which still rises at the end" if is_rising else ""
+        told.append(f"a learning rate of {course}{begun}{rising}")
     every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
     if every > step > 0.0:
         told.append(f"{step:.0f} steps, where the loss is reported after every {every:.0f}")

@@ -297,3 +297,25 @@ def test_rows_that_went_by_many_times_and_none_was_held_out(
 def test_what_still_warms_up_need_not_have_learned(logs: LogWriter) -> None:
     rows = [f"{{'loss': {1.6 + 0.01 * (i % 3)}, 'learning_rate': {i * 1e-6}}}" for i in range(40)]
     assert "never-learned" not in severities(judge(loss_trend, logs.text(*rows)))
+
+
+@pytest.mark.parametrize(("rate", "severity"), [(1e-6, "warning"), (2e-4, "info")])
+def test_a_small_fall_at_a_usual_rate_is_a_fact(
+    logs: LogWriter, rate: float, severity: str
+) -> None:
+    noise = (0.03, -0.05, 0.06, -0.02, 0.0, -0.06, 0.05)
+    losses = [1.44 - 0.001 * i + noise[i % 7] for i in range(1, 32)]
+    rows = [
+        f"{{'loss': {loss:.4f}, 'learning_rate': {rate}, 'step': {10 * i}}}"
+        for i, loss in enumerate(losses, 1)
+    ]
+    assert severities(judge(loss_trend, logs.text(*rows)))["never-learned"] == severity
+
+
+@pytest.mark.parametrize(
+    ("score", "is_told"), [("", True), ("{'eval_f1': 0.4, 'epoch': 9}", False)]
+)
+def test_scores_of_held_out_rows_tell_of_them(logs: LogWriter, score: str, is_told: bool) -> None:
+    rows = [f"{{'loss': {3.0 / 2**i:.4f}, 'epoch': {i}}}" for i in range(1, 12)]
+    outcome = judge(loss_trend, logs.text(*rows[:4], score, *rows[4:], score.replace("0.4", "0.5")))
+    assert ("none-held-out" in severities(outcome)) == is_told

@@ -360,6 +360,15 @@ def test_a_training_without_a_loss_is_told_of(lines: list[str], told: str, tmp_p
     assert says in [seen.message for seen in report.seen]
 
 
+def test_rewards_alone_are_reports(tmp_path: Path) -> None:
+    rows = [f"[trainer] Step {at}/100  reward={0.4 + at / 300:.4f}" for at in range(10, 110, 10)]
+    rows.append("api.SignalException: Process 519 got signal: 2")
+    (tmp_path / "a.txt").write_text("\n".join(rows))
+    report = diagnose(tmp_path / "a.txt")
+    assert [one.code for one in report.findings] == ["log-failures.interrupted"]
+    assert any("mean reward went from" in seen.message for seen in report.seen)
+
+
 def test_scores_of_steps_are_a_log_without_a_loss(tmp_path: Path) -> None:
     rows = [json.dumps({"round": at, "n": 200, "asr": 0.4 - 0.1 * at}) for at in range(4)]
     (tmp_path / "rounds.jsonl").write_text("\n".join(rows))

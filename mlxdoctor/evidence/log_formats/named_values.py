@@ -44,7 +44,8 @@ from mlxdoctor.evidence.logs.words import (
 _HINT = re.compile(
     r"loss|perplexity|\bppl\b|(?:\b|_)ce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
     r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d"
-    r"|\b(?:val|valid|validation|eval|evaluation|dev|test)[\s_-](?:acc|f1|bleu|rouge)",
+    r"|\b(?:val|valid|validation|eval|evaluation|dev|test)[\s_-](?:acc|f1|bleu|rouge)"
+    r"|\breward\w{0,10}\s?[=:]\s?-?\d",
     re.IGNORECASE,
 )
 #: Losses in another unit than ours.

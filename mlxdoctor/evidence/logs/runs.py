@@ -278,7 +278,8 @@ class _Rows:
         A run that was resumed counts on from its save, and its loss is what it was there.
         """
         old, new = (part[self.roles[part] == TRAIN] for part in (before, rows))
-        if not (len(old) and len(new)):
+        # Epochs alone may be counted anew while all else goes on.
+        if not (len(old) and len(new) and np.isfinite(self.named[new[0]])):
             return before[:0]
         first, losses = clock[new[0]], self.losses
         at = int(np.count_nonzero(clock[old] < first))
