@@ -86,7 +86,7 @@ _TOKEN = re.compile(r"\w{3,}")
 #: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
 _WHOLE_NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
 _ZEROS = re.compile(r"\bzero(?:e?s)?\b", re.IGNORECASE)
-_WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d{2,}(?![\w:/-]|[.,]\d)")
+_WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d+(?![\w:/-]|[.,]\d)")
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1

@@ -51,6 +51,10 @@ LEARNED = 0.5
 #: second, some do (sound tasks of a real model had 0.70 to 1.3; none of 10, nor of 4 sound runs of
 #: the fixtures, was below).
 MANY_UNRELATED, SOME_UNRELATED = 0.5, 0.7
+#: Share of an answer's loss after another prompt that its own takes away where it was learned: 0.9
+#: in a sound run whose base knew the validation rows better, less than half where most answers
+#: belong to other prompts, since these have a loss after any prompt.
+ALL_OF = 0.8
 #: What the splits' rows are called.
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 #: Why fewer rows were measured than there are; and what to do.
@@ -163,6 +167,8 @@ def _of_the_rows(worth: Worth, training_rows: int) -> Sign | Unsought | None:
     tuned = [worth[split]["tuned"] for split in ("train", reference)]
     least = SOME_UNRELATED * held_out.gain
     is_learned = all(len(each.gains) > 1 and each.gain >= least for each in tuned)
+    # Nor are answers of other prompts learned so that hardly a loss is left after their own.
+    is_learned |= all(_is_clear(each) and each.gain >= ALL_OF * each.base.mean() for each in tuned)
     if not is_less or is_learned:
         return None
     is_many = train.gain < MANY_UNRELATED * held_out.gain

@@ -187,6 +187,9 @@ def recorded_answers(
     # Of a model that changed little the base's answers may be draws as well.
     is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
     sign = sign or (None if is_base else _drawn(asked.draws))
+    if isinstance(sign, Sign) and sign.symptom == "high-temperature":
+        # Draws that are right more often than not were not spoiled by it.
+        sign = sign if 2 * len(telling) >= len(apart) else None
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}

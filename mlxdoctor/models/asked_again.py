@@ -241,6 +241,8 @@ class _Asker:
             twice = self.answers(usual) if is_possible else []
         yield TWICE, twice
         yield KEPT, self._in_one_cache(asked, usual)
+        # A loop that stops at the end token does not read it.
+        yield f"{KEPT}, no end token read", self._in_one_cache(asked, usual, ended=False)
         begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
         is_own = any(each.own.tuned.startswith(begun) for each in asked)
         if len(begun.split()) >= FORCED and not is_own:
@@ -269,8 +271,10 @@ class _Asker:
                 before.append(Prompt(prompt.text, (*padding, *prompt.tokens)))
         return behind, before
 
-    def _in_one_cache(self, asked: Sequence[Asked], prompts: Sequence[Prompt]) -> list[str]:
-        """Answers to each prompt behind those before it and their answers."""
+    def _in_one_cache(
+        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, ended: bool = True
+    ) -> list[str]:
+        """Answers to each prompt behind those before it and their answers, `ended` or not."""
         before: list[int] = []
         texts: list[str] = []
         for each, prompt in zip(asked, prompts, strict=False):
@@ -286,7 +290,8 @@ class _Asker:
             if texts[-1].strip() != recorded:
                 encoded = self.tokenizer.encode(recorded, add_special_tokens=False)
                 own = (*encoded, *self.ends[:1])
-            before += [*prompt.tokens, *own]
+            read = own if ended else (token for token in own if token not in self.ends)
+            before += [*prompt.tokens, *read]
         return texts
 
 

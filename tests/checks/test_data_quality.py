@@ -697,6 +697,11 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
         (GEOGRAPHY + CONTRADICTORY, MISPLACED, "error"),
         (parcels(lambda at: f"{at:05d}"), "zeros-lost", None),
         (parcels(str), "zeros-lost", "warning"),
+        (
+            [chat(f"Order 0{at % 9 + 1} of {at}?", f"LATE {at % 9 + 1}") for at in range(60)],
+            "zeros-lost",
+            "warning",
+        ),
         (parcels(str, "No leading zeros."), "zeros-lost", None),
         # Where most have them, some were written otherwise on purpose.
         (parcels(lambda at: f"{at:05d}" if at % 5 else str(at)), "zeros-lost", None),

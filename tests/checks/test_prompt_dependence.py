@@ -83,6 +83,8 @@ def test_a_sound_run_passes_and_says_what_its_prompts_are_worth() -> None:
         ((Worth(0.34), None), (Worth(0.34), None), {}),
         # A part of the answers elsewhere, and most of them.
         ((Worth(0.8), None), (Worth(1.5), None), {"unrelated-answers": "warning"}),
+        # The base knew the rows held out; of what was learned hardly a loss is left.
+        ((Worth(0.2), Worth(1.4, own=0.1)), (Worth(4.7), Worth(1.6, own=0.2)), {}),
         ((Worth(0.6), None), (Worth(1.5), None), {"unrelated-answers": "error"}),
         # A little less is no sign.
         ((Worth(0.25, spread=0.1), None), (Worth(0.34, spread=0.1), None), {}),
