@@ -77,7 +77,8 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         # Norms that are all 0 beside a loss that falls are logged wrongly.
         course = segment.finite("train_loss").facts
         is_none = not np.any(segment.finite(name).values)
-        fall = 1.0 - course.end / course.first if begins_high(course) else course.fall
+        is_high = course.first > 0.0 and begins_high(course)
+        fall = 1.0 - course.end / course.first if is_high else course.fall
         return {"fallen": fall if is_none and math.isfinite(fall) else 0.0}
     if name == "seconds_per_iteration":
         took, planned = segment.finite("val_seconds"), segment.announced_iterations

@@ -278,3 +278,16 @@ def test_zeros_beside_a_loss_that_falls_were_rounded(logs: LogWriter, name: str,
         losses = [3.0 - (3.0 - end) * i / 11 for i in range(12)]
         rows = (f"{{'loss': {loss}, '{name}': 0.0}}" for loss in losses)
         assert severities(judge(series_facts, logs.text(*rows))) == told
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "codes"),
+    [(2.0, 2.0, {"gradient-zero"}), (2.0, 1.0, set()), (0.0, -1.0, {"gradient-zero"})],
+)
+def test_norms_of_zero_beside_a_loss(
+    logs: LogWriter, first: float, end: float, codes: set[str]
+) -> None:
+    losses = (first, (first + end) / 2.0, end)
+    rows = [f"{{'loss': {loss}, 'grad_norm': 0.0}}" for loss in losses]
+    outcome = judge(series_facts, logs.text(*rows))
+    assert {one.code.partition(".")[2] for one in outcome.findings} == codes

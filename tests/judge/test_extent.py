@@ -51,3 +51,11 @@ def test_scores_on_held_out_rows(logs: LogWriter, scores: list[float], learned: 
     told = fill(seen.message, seen.measured)
     assert told.startswith(f"The f1 on held-out rows goes from 0.600 to {scores[-1]:.3f}")
     assert ("highest at step 2 (0.800)" in told, seen.learned) == (learned, learned)
+
+
+@pytest.mark.parametrize(
+    ("last", "told"), [("", []), ("  Num examples = 5,017", ["5,017 rows to train on"])]
+)
+def test_of_several_files_none_has_all_rows(logs: LogWriter, last: str, told: list[str]) -> None:
+    lines = [f"INFO - Loaded {count} examples from part {count}.jsonl" for count in (7, 8, 7)]
+    assert extent(logs.text("Iter 1: Train loss 2.5, It/sec 1.0", *lines, last)) == told

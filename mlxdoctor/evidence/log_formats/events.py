@@ -172,6 +172,10 @@ class Events(LineFormat):
                 if entry == "rows" and "total" in stated[0].lower():
                     # The files before it were parts.
                     header.pop(entry, None)
+                elif entry == "rows" and header.get(entry, value) != value:
+                    # Of several files that are loaded none is all.
+                    value = value if "Num examples" in stated[0] else ""
+                    header.pop(entry)
                 if entry == "mean_loss":
                     self.notes.mean_losses.append(_amount(value))
                 else:
