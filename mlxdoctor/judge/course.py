@@ -469,10 +469,12 @@ def _since_first_pass(segment: Segment, losses: Series) -> dict[str, Measurement
 
 def _plateau(losses: Series) -> dict[str, Measurement]:
     """From where on the level of a loss that fell stays as it ends; nothing of a short stretch."""
-    places, facts = losses.iterations, losses.facts
+    facts = losses.facts
+    places, values = blocks(losses.iterations, losses.values)
+    of_block = -(-len(losses) // len(values))
     # Of more windows than this one lies apart by chance.
-    width = max(facts.edge, len(places) // WINDOWS)
-    levels = smoothed(losses.values, width)
+    width = max(facts.edge // of_block, len(values) // WINDOWS, 1)
+    levels = smoothed(values, width)
     off = np.abs(levels - levels[-1])
     band = max(CHANCE * facts.noise / math.sqrt(facts.edge), LEVEL * facts.end)
     away = np.flatnonzero(off > band)
@@ -481,7 +483,7 @@ def _plateau(losses: Series) -> dict[str, Measurement]:
         return {}
     by = float(np.abs(levels[first:] - facts.end).max())
     # The first of these reports may still be on their way.
-    first += int(np.argmax(np.abs(losses.values[first:] - facts.end) <= band))
+    first += int(np.argmax(np.abs(values[first:] - facts.end) <= band))
     if places[-1] - places[first] < LEVEL_SHARE * (places[-1] - places[0]):
         return {}
     if by > WOBBLE * facts.end:
@@ -489,7 +491,7 @@ def _plateau(losses: Series) -> dict[str, Measurement]:
     return {
         "level_from": int(places[first]),
         "level_by": by,
-        "level_in": f" (medians of {width} reports)" if width > 1 else "",
+        "level_in": f" (medians of {width * of_block} reports)" if width * of_block > 1 else "",
     }
 
 
