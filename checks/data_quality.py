@@ -83,10 +83,13 @@ ZEROS_LOST, FEW_LOST = 0.02, 5
 #: of 45 other sets of rows.
 SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 _TOKEN = re.compile(r"\w{3,}")
-#: Numbers, and those of three digits and more that begin with a zero: no dates and no times.
+#: Numbers; whether zeros are spoken of; numbers of three digits and more that begin with a zero;
+#: and those of two with the word before them: days, months, hours and minutes are below 60.
 _WHOLE_NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
 _ZEROS = re.compile(r"\bzero(?:e?s)?\b", re.IGNORECASE)
-_WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d+(?![\w:/-]|[.,]\d)")
+_WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d{2,}(?![\w:/-]|[.,]\d)")
+_OF_TWO = re.compile(r"(\w+)\s(\d\d)(?![\w:/-]|[.,]\d)")
+NO_DATE = 60
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1
@@ -321,10 +324,15 @@ def data_quality(
 def _zeros_lost(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     """Numbers that went through a column of integers on their way into the answers."""
     kept, lost = 0, dict[int, tuple[str, str]]()
+    of_two = [_OF_TWO.findall(pair.prompt) for pair in pairs]
+    counted = {word for found in of_two for word, number in found if int(number) >= NO_DATE}
     for row, pair in enumerate(pairs):
+        if _ZEROS.search(pair.prompt):
+            # It may be asked for.
+            continue
         answered = set(_WHOLE_NUMBER.findall(pair.answer))
-        # It may be asked for.
-        for number in () if _ZEROS.search(pair.prompt) else _WITH_ZEROS.findall(pair.prompt):
+        small = [number for word, number in of_two[row] if number[0] == "0" and word in counted]
+        for number in (*_WITH_ZEROS.findall(pair.prompt), *small):
             kept += number in answered
             if number not in answered and number.lstrip("0") in answered:
                 lost[row] = number, number.lstrip("0")
@@ -466,9 +474,9 @@ def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 
 
 def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
-    are_several = sum(len(split.answers(row)) > 1 for row in split.rows)
-    # Conversations may all close with one word of farewell.
-    if len({pair.prompt for pair in pairs}) == 1 or 2 * are_several > len(pairs):
+    conversations = sum(len(split.answers(row)) > 1 for row in split.rows)
+    # They may all close with one word of farewell.
+    if len({pair.prompt for pair in pairs}) == 1 or 2 * conversations > len(pairs):
         return
     rows = [row for row, pair in enumerate(pairs) if pair.answer.strip() == facts.top_text]
     others = len(pairs) - len(rows)

@@ -168,14 +168,15 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     segment = log.main
     reached, announced, unit = _reached(log), segment.announced_iterations, segment.unit
     is_short = _is_short(log, reached)
-    if segment.axis in ("row", "epoch") and (bar := _bar(log)) is not None:
-        (reached, announced), unit, is_short = bar, "step", True
+    drawn, total, drawn_at = _bar(log)
+    is_open = drawn < UNFINISHED * total and not _is_summed_up(log)
+    if segment.axis in ("row", "epoch") and is_open:
+        reached, announced, unit, is_short = drawn, total, "step", True
     # What breaks off once the training is over is a later program, or a later cell.
     ended = sorted([*log.notes.ended, *log.notes.cells])
     ends = [line for line in ended if line > segment.last_line > 0 and not is_short]
-    # The longest bar, drawn to its end, is that of the training.
-    total, (drawn, at) = max(log.notes.bars.items(), default=(0, (0, 0)))
-    ends += [at] if drawn == total > segment.reports and at >= segment.last_line > 0 else []
+    # Of more steps than there are reports, drawn to its end: that of the training.
+    ends += [drawn_at] if drawn == total > segment.reports > 0 and not is_short else []
     over = min(ends, default=math.inf)
     failures = [each for each in log.notes.failures if not each.is_of_thread]
     of_threads = [each for each in log.notes.failures if each.is_of_thread]
@@ -222,15 +223,14 @@ def _reached(log: TrainingLog) -> int | None:
     return max(places, default=None)
 
 
-def _bar(log: TrainingLog) -> tuple[int, int] | None:
-    """How far the bar at the last report came, and of how much, where that is not the end."""
+def _bar(log: TrainingLog) -> tuple[int, int, int]:
+    """How far the longest bar at the last report or behind it came, of how much, in which line."""
     bars = [
-        (step, total)
+        (step, total, line)
         for total, (step, line) in log.notes.bars.items()
         if line >= log.main.last_line - DRAWN > 0
     ]
-    step, total = max(bars, key=itemgetter(1), default=(0, 0))
-    return (step, total) if step < UNFINISHED * total and not _is_summed_up(log) else None
+    return max(bars, key=itemgetter(1), default=(0, 0, 0))
 
 
 def _is_summed_up(log: TrainingLog) -> bool:

@@ -37,10 +37,9 @@ _TABLE = SeriesTable.read("loss_finite.toml")
 def loss_finite(log: TrainingLog) -> Iterator[Sign | Unsought]:
     segment = log.main
     # Without an advantage the loss of a policy is 0 by construction: only its rewards tell.
-    policy = policy_curves(log)
-    is_unknown = policy.samples and "reward" not in policy.series
-    none = {"is_mean": False, "is_unrewarded": False} if is_unknown else {}
-    columns = Columns(segment.series, lambda name: {**loss_figures(segment, name), **none})
+    is_unseen = policy_curves(log).rewards_unseen
+    unknown = {"is_mean": False, "is_unrewarded": False} if is_unseen else {}
+    columns = Columns(segment.series, lambda name: {**loss_figures(segment, name), **unknown})
     yield from _TABLE.signs(columns, segment.unit)
     losses = segment.get("train_loss")
     if losses is None:

@@ -15,17 +15,12 @@ from typing import Any
 from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
-from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
+from mlxdoctor.evidence.logs.metric_names import HELD_OUT, STEPS, snake_case
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, is_recorded_answer, iteration_in
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
-from mlxdoctor.evidence.training_log import (
-    holds_history,
-    looks_like_log,
-    looks_like_unread_log,
-    tells_of_a_run,
-)
+from mlxdoctor.evidence.training_log import holds_history, looks_like_log, looks_like_unread_log
 from mlxdoctor.finding import some_of
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.reading_limits import current, exceeded
@@ -42,8 +37,8 @@ UNREAD_LOG = "looks like a training log, but none of its lines could be read as 
 _READ_LOGS = "lines such as `step 10 | loss 2.5 | lr 1e-5` are read, and JSON lines"
 #: What makes a file under another name one of training rows.
 _FORMATS_OF_ROWS = ("completions", "chat", "text")
-#: How rows are called that are held out.
-_HELD_OUT = re.compile(r"(?i)(?<![a-z])(?:held|hold|val|valid|validation|dev|eval|test)")
+#: How rows are called that are held out, behind which a sign stands.
+_HELD_OUT = re.compile(rf"(?:^|_){HELD_OUT}")
 #: Folders that belong to a run: a save with a log of its own, as PEFT's trainer makes them, and
 #: what W&B keeps of a run.
 _PART_OF_A_RUN = re.compile(r"checkpoint-\d+|wandb")
@@ -153,10 +148,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
         elif path.parent != folder and is_model_folder(path.parent):
             files = files.having("tuned", path.parent)
         elif path.name not in _NO_EVIDENCE:
-            kind = _kind_by_content(path) or "unrecognised"
-            with suppress(InputError):
-                kind = "logs" if kind == "unrecognised" and tells_of_a_run(path) else kind
-            by_content[path] = kind
+            by_content[path] = _kind_by_content(path) or "unrecognised"
     files = _end_of_a_chain(_not_an_archive(files, saved), saved)
     adapters = [path for path, kind in by_content.items() if kind == "adapter"]
     is_known = files.adapter is not None or bool(files.checkpoints)
@@ -167,7 +159,8 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             problems.append(_several(folder, what, adapters, remedy))
     # Of several files of rows under names of their own the largest that is not held out.
     rows = [path for path, kind in by_content.items() if kind == "data"]
-    rows.sort(key=lambda path: (_HELD_OUT.search(path.stem) is not None, -path.stat().st_size))
+    held_out = {path for path in rows if _HELD_OUT.search(f"{snake_case(path.stem)}_")}
+    rows.sort(key=lambda path: (path in held_out, -path.stat().st_size))
     by_content |= {path: by_content.pop(path) for path in rows}
     for path, kind in by_content.items():
         files = files.having(kind, path)
@@ -253,7 +246,8 @@ def _loose_file(files: RunFiles, path: Path) -> RunFiles:
         return files.having(kind, path)
     kind = "unrecognised" if path.suffix == ".py" else _kind_by_content(path)
     if kind == "unrecognised" and path.suffix in _TEXT_SUFFIXES:
-        kind = "logs" if tells_of_a_run(path, is_named=True) else kind
+        with suppress(InputError):
+            kind = "logs" if looks_like_log(path, is_named=True) else kind
     if kind is None:
         # Nothing recognised it. Its reader will say so in a sentence that names
         # the file, which helps more than silence.

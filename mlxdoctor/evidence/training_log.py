@@ -34,6 +34,7 @@ COURSE = 3
 _LOSS_OF_A_TIME = re.compile(
     r'[{,]\s{0,40}"(?:(?:\w{0,20}_)?loss|train|val)"\s{0,4}:\s{0,4}-?(?:\d+\.|\d|N)'
 )
+#: And three and more of them in a list.
 _LOSSES = re.compile(
     r'"(?:\w{0,20}_)?loss(?:es)?"\s{0,4}:\s{0,4}\[(?:\s{0,40}-?\d[^,\]]{0,40},){2,}'
 )
@@ -161,10 +162,14 @@ def _remarks(
         yield f"{number} that may be reports could not be read, first line {unread[0]:,}"
 
 
-def looks_like_log(path: Path) -> bool:
+def looks_like_log(path: Path, *, is_named: bool = False) -> bool:
     """Whether a file is a training log, from its first and last 64 KiB.
 
     Data rows, generations and configurations are not logs.
+
+    Args:
+        is_named: whether the user named the file: one that tells of a training without a report is
+            a log then, as it is where it is called one.
 
     Raises:
         InputError: the file can't be read, or is a device or a pipe.
@@ -177,8 +182,12 @@ def looks_like_log(path: Path) -> bool:
     marks = [mark for kind in formats(DocumentFormat) for mark in kind.marks]
     if any(mark in text for text in texts for mark in marks):
         return True
+    is_named = is_named or _LOG_NAME.search(path.name) is not None
     said = (_notes(text, path) for text in texts)
-    return any(bool(notes.formats) or notes.tell_of_training for notes in said)
+    return any(
+        bool(notes.formats) or (notes.tell_of_a_run if is_named else notes.tell_of_training)
+        for notes in said
+    )
 
 
 def holds_history(path: Path) -> bool:
@@ -192,16 +201,6 @@ def holds_history(path: Path) -> bool:
     texts = _ends(path)
     losses = sum(len(_LOSS_OF_A_TIME.findall(text)) for text in texts)
     return losses >= MIN_LIKE_REPORTS or any(map(_LOSSES.search, texts))
-
-
-def tells_of_a_run(path: Path, *, is_named: bool = False) -> bool:
-    """Whether a file that holds no report tells of a training: it was named, or is called a log.
-
-    Raises:
-        InputError: as `looks_like_log`.
-    """
-    is_log = is_named or _LOG_NAME.search(path.name) is not None
-    return is_log and any(_notes(text, path).tell_of_a_run for text in _ends(path))
 
 
 def looks_like_unread_log(path: Path) -> bool:

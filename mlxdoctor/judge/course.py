@@ -112,8 +112,8 @@ _FELL = (
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart.]"
-    "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}: what it fell "
-    "since then, it fell on rows that it had seen, and may know them by heart.]"
+    "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}: since then it "
+    "fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within "
     "{level_by:.2g} of that.| In the second "
     "half of the run it fell by {brought:.3f}.| In the second half of the run it fell no "
@@ -161,9 +161,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         yield Seen(_SHORT, {"unit": segment.unit, **short})
     if len(training) and not (log.is_preference or is_told):
         scored = " loss" if held_out_scores(segment) else ""
-        # Of a few high reports among low ones the median is near zero, and the mean is not.
-        is_low = float(training.values[-training.facts.edge :].mean()) < 2.0 * NEAR_ZERO
-        yield from _together(training, held_out_last, len(validation), scored if is_low else None)
+        yield from _together(training, held_out_last, len(validation), scored)
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
@@ -275,14 +273,13 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
 
 
 def _together(
-    training: Series, held_out: float | None, validations: int, scored: str | None
+    training: Series, held_out: float | None, validations: int, scored: str
 ) -> Iterator[Seen]:
     """What both losses come to.
 
     Args:
         held_out: the last validation loss of the trained model.
-        scored: " loss" where scores of a validation tell of other rows; None where the training
-            loss is not near zero.
+        scored: " loss" where scores of a validation tell of other rows.
     """
     end, apart = training.facts.end, (held_out or 0.0) - training.facts.end
     above = training.values[training.values > 0.0]
@@ -291,12 +288,10 @@ def _together(
     both = "" if held_out is not None and held_out < NEAR_ZERO else None
     # An exact zero is no loss, save where losses came near to it and were rounded.
     is_loss = training.facts.lowest > -VISIBLE and (end != 0.0 or is_rounded)
-    if (
-        scored is not None
-        and is_loss
-        and end < NEAR_ZERO
-        and (held_out is None or is_better or both is not None)
-    ):
+    # Of a few high reports among low ones the median is near zero, and the mean is not.
+    mean = float(training.values[-training.facts.edge :].mean())
+    is_low = is_loss and end < NEAR_ZERO and mean < 2.0 * NEAR_ZERO
+    if is_low and (held_out is None or is_better or both is not None):
         readings = None if is_better else ""
         known = {"both": both, "held_out": held_out, "readings": readings, "scored": scored}
         yield Seen(_NEAR_ZERO, known)
@@ -454,7 +449,8 @@ def _since_first_pass(segment: Segment, losses: Series) -> dict[str, Measurement
     """What a loss was when all rows had been seen once, where it fell far below that."""
     epochs, places = segment.finite("epoch"), losses.iterations
     if segment.axis == "epoch":
-        passed = places.astype(np.float64)
+        # Counted from 0, an epoch is begun and not passed.
+        passed = places + float(places[0] == 0)
     elif len(epochs):
         passed = np.interp(places, epochs.iterations, epochs.values)
     else:

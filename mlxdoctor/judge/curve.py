@@ -45,7 +45,7 @@ def held_out_scores(segment: Segment) -> dict[str, Series]:
     }
     return {
         name: series
-        for name, series in sorted(found.items(), key=lambda one: one[0] != "f1")
+        for name, series in sorted(found.items(), key=lambda pair: (pair[0] != "f1", -len(pair[1])))
         # Of one row a score is 0 or 1.
         if len(series) > 1
         and 0.0 <= series.facts.lowest <= series.facts.highest <= 100.0

@@ -50,7 +50,7 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"{few:.4g} M trained parameters{earlier}")
     if segment.resumed:
         places = ", ".join(f"{place:,}" for place in segment.resumed[:MOST])
-        told.append(f"resumed at {segment.unit} {places}, with the loss of before")
+        told.append(f"resumed at {segment.unit} {places}, with the same loss")
     starts, ends, saves = log.notes.run_marks, log.notes.ended, log.notes.stored
     if not segment.reports and starts:
         told.append(f"{_counted(len(starts), 'start')} ({_few(starts)})")

@@ -254,9 +254,9 @@ def figures(series: Series) -> dict[str, Measurement]:
         # How near the last value is to the lowest.
         named["held"] = facts.lowest / facts.last
     named |= _extremes(values, series.finite.iterations, facts.median)
-    # A sound run's gradients begin high.
     if facts.first > 0.0:
         named["over_first"] = facts.highest / facts.first
+    # A sound run's gradients begin high.
     if len(values) > SETTLING and facts.median > 0:
         named["late_peak"] = float(values[SETTLING:].max() / facts.median)
     if len(above := values[values > 0]):

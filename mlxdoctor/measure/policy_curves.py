@@ -43,6 +43,11 @@ class PolicyCurves:
         has_rewards = bool(self.series.keys() & {"reward", "spread"})
         return self.method in _OF_REWARDS or (has_rewards and not self.of_pairs)
 
+    @property
+    def rewards_unseen(self) -> bool:
+        """Whether answers are rewarded, and the log does not say how much."""
+        return self.samples and "reward" not in self.series
+
 
 def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None) -> PolicyCurves:
     """The curves of the log's main segment."""

@@ -80,3 +80,10 @@ def test_a_stopped_reproduction_goes_on_and_confirms_the_collapse(
     # Nothing is done twice, and the run is left alone.
     assert (call(*command)[0], results_in(out)) == (1, results)
     assert digest(run) == before
+
+
+def test_a_refused_reproduction_leaves_the_run_alone(tmp_path: Path, call: Call) -> None:
+    before = digest(COLLAPSED)
+    code, _, err = call("reproduce", COLLAPSED, "-o", tmp_path, "--cause", "bad-luck")
+    assert (code, "bad-luck" in err) == (2, True)
+    assert digest(COLLAPSED) == before

@@ -71,6 +71,7 @@ def test_unusable_data(tmp_path: Path, call: Call) -> None:
         assert code == 2
         return " ".join(err.split())
 
+    assert "has no train.jsonl" in refused(tmp_path)
     (tmp_path / "valid.jsonl").write_text(json.dumps(chat("a", "b")))
     assert "has no train.jsonl; it has valid: name one of them" in refused(tmp_path)
     (tmp_path / "train.jsonl").touch()

@@ -73,6 +73,8 @@ class Events(LineFormat):
         #: "trainable", "total", "frozen" -> parameters in millions.
         self._counts: dict[str, float] = {}
         self._is_evaluated = False
+        #: How many rows were loaded from each file.
+        self._loaded: set[str] = set()
 
     def read(self, number: int, line: str) -> bool:
         return (
@@ -172,10 +174,13 @@ class Events(LineFormat):
                 if entry == "rows" and "total" in stated[0].lower():
                     # The files before it were parts.
                     header.pop(entry, None)
-                elif entry == "rows" and header.get(entry, value) != value:
-                    # Of several files that are loaded none is all.
-                    value = value if "Num examples" in stated[0] else ""
-                    header.pop(entry)
+                elif entry == "rows" and stated[0].lower().startswith("loaded"):
+                    self._loaded.add(value)
+                    if len(self._loaded) > 1:
+                        # Of several files that are loaded none has all.
+                        if header.get(entry) in self._loaded:
+                            del header[entry]
+                        continue
                 if entry == "mean_loss":
                     self.notes.mean_losses.append(_amount(value))
                 else:

@@ -20,11 +20,12 @@ ROUNDING = 6e-4
 #: Share of the rows that are in a log twice where two processes write it, how many rows lie between
 #: two of one step at most, and by what share their losses differ.
 _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
-#: Reports of a run before a save that it was resumed from; of how many reports on either side the
-#: loss there is the median; and within how many of their noises, or what share of it, the loss is
-#: the same.
-RESUMED, LEVEL, NOISES, ALIKE = 3, 5, 3.0, 0.05
-#: Share of the last step from which on steps are not counted anew.
+#: Reports of a run before a save that it goes on from; of how many reports on either side the loss
+#: there is the median; and within how many of their noises, or what share of it, the loss is the
+#: same: two logs of 628 public ones go on so, after 12 and 375 reports.
+BEFORE_A_SAVE, LEVEL, NOISES, AS_THERE = 8, 5, 3.0, 0.05
+#: Share of the last step from which on steps are not counted anew: an epoch's first report is near
+#: to 0, a save near to the end.
 ANEW = 0.5
 #: The first step that is named from which on what stands before it is not of the beginning: 10 of
 #: 323 public logs report first after so many.
@@ -84,6 +85,7 @@ class _Rows:
         index: its place among the rows of that shape, int64 (n,).
         roles: TRAIN, VALIDATION or OTHER, int64 (n,).
         epochs: the epoch that every row names, float64 (n,); NaN where it names none.
+        losses: the training loss of every row, float64 (n,); NaN where it has none.
         named: what counts the updates in it, float64 (n,); NaN where nothing does.
         steps: the same, counted on where each epoch counts them anew.
     """
@@ -103,6 +105,7 @@ class _Rows:
         self.index, self.named = self.index[once], self.named[once]
         self.roles = np.array([shape.role for shape in shapes])[self.owner]
         self.epochs = self._column(_epoch_in)
+        self.losses = self._column(_loss_in)
         self.steps = self._counted_on()
 
     def _column(self, place_in: Callable[[Shape], int | None]) -> NDArray[np.float64]:
@@ -119,7 +122,7 @@ class _Rows:
         once = np.ones(len(self.named), bool)
         if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
             return once
-        losses = self.losses
+        losses = self._column(_loss_in)
         reported, apart = dict[tuple[float, ...], int](), [0.0]
         roles = [self.shapes[owner].role for owner in self.owner.tolist()]
         # An epoch may count its steps anew.
@@ -133,13 +136,6 @@ class _Rows:
                 apart += [abs(losses[row] / losses[first] - 1.0)] if losses[first] else []
         is_doubled = np.count_nonzero(~once) >= _TWICE * len(once)
         return once if is_doubled and np.nanmedian(apart) < _ALIKE else np.ones_like(once)
-
-    @property
-    def losses(self) -> NDArray[np.float64]:
-        """The training loss of every row, NaN where it has none."""
-        return self._column(
-            lambda shape: shape.columns.index("train_loss") if shape.role == TRAIN else None
-        )
 
     def values(self, place: int) -> dict[str, float]:
         """What the row at a place reports."""
@@ -278,16 +274,16 @@ class _Rows:
         A run that was resumed counts on from its save, and its loss is what it was there.
         """
         old, new = (part[self.roles[part] == TRAIN] for part in (before, rows))
-        # Epochs alone may be counted anew while all else goes on.
+        # Epochs alone may be counted anew while all else goes on; another form is another log's.
         if not (len(old) and len(new) and np.isfinite(self.named[new[0]])):
             return before[:0]
-        first, losses = clock[new[0]], self.losses
+        first, is_same_form = clock[new[0]], self.owner[new[0]] in self.owner[old]
         at = int(np.count_nonzero(clock[old] < first))
-        if at < RESUMED or first > clock[old[-1]]:
+        if at < BEFORE_A_SAVE or first > clock[old[-1]] or not is_same_form:
             return before[:0]
-        beside = losses[old[max(at - LEVEL, 0) : at + LEVEL]]
-        apart = abs(median(losses[new[:LEVEL]]) - median(beside))
-        if not apart <= max(NOISES * noise(beside), ALIKE * median(beside)):
+        beside = self.losses[old[max(at - LEVEL, 0) : at + LEVEL]]
+        apart = abs(median(self.losses[new[:LEVEL]]) - median(beside))
+        if not apart <= max(NOISES * noise(beside), AS_THERE * median(beside)):
             return before[:0]
         return np.asarray(before[_filled(clock[before], 0.0) < first])
 
@@ -363,7 +359,7 @@ class _Rows:
         named = sorted(set(counts[np.isfinite(counts)].tolist()))[:2]
         is_late = bool(named) and named[0] > max(2.0 * (named[-1] - named[0]), LATE)
         before = named[0] if is_late else 0.0
-        # What is said once an epoch, is said at its end.
+        # What is said once an epoch is said at its end.
         is_end = np.isnan(_filled(counts)) & (self.epochs[chosen] >= 1.0)
         counts = np.where(is_end, named[0] if named else 0.0, counts)
         return np.clip(np.rint(_filled(counts, before)), -(2.0**62), 2.0**62).astype(np.int64)
@@ -416,6 +412,10 @@ def _close(series: dict[str, Series]) -> None:
 
 def _epoch_in(shape: Shape) -> int | None:
     return shape.columns.index("epoch") if "epoch" in shape.columns else None
+
+
+def _loss_in(shape: Shape) -> int | None:
+    return shape.columns.index("train_loss") if shape.role == TRAIN else None
 
 
 def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:
