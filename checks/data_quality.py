@@ -88,7 +88,7 @@ _TOKEN = re.compile(r"\w{3,}")
 _WHOLE_NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
 _ZEROS = re.compile(r"\bzero(?:e?s)?\b", re.IGNORECASE)
 _WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d{2,}(?![\w:/-]|[.,]\d)")
-_OF_TWO = re.compile(r"(\w+)\s(\d\d)(?![\w:/-]|[.,]\d)")
+_OF_TWO = re.compile(r"\b(\w+)\s(\d\d)(?![\w:/-]|[.,]\d)")
 NO_DATE = 60
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
