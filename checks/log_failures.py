@@ -170,7 +170,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     is_short = _is_short(log, reached)
     drawn, total, drawn_at = _bar(log)
     is_open = drawn < UNFINISHED * total and not _is_summed_up(log)
-    if segment.axis in ("row", "epoch") and is_open:
+    is_untold = segment.axis in ("row", "epoch") or (announced is None and drawn >= (reached or 0))
+    if is_untold and is_open:
         reached, announced, unit, is_short = drawn, total, "step", True
     # What breaks off once the training is over is a later program, or a later cell.
     ended = sorted([*log.notes.ended, *log.notes.cells])

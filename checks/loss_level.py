@@ -72,6 +72,8 @@ _LOW, _LOW_SHARE = 0.05, 0.1
 _FEW = 10.0
 #: Iterations within which text is not learned: rows that are alike take 70 to 100.
 _QUICKLY = 30
+#: Nats within which all losses lie where each token has the same probability: rows do not matter.
+_UNIFORM = 0.02
 #: Nats of a first loss on unknown text, and those below which little is left to learn.
 _UNKNOWN, _MODEST = 1.0, 0.3
 
@@ -192,6 +194,10 @@ def _chance(
         # One that began at chance lost nothing there.
         "was_below": not (is_untouched and start >= low),
         "kept_of_start": curve.end / curve.start if curve.start > 0.0 else None,
+        "spread": (spread := curve.highest - curve.lowest),
+        "is_still": spread <= _UNIFORM,
+        "is_moving": spread > _UNIFORM,
+        "guessed": math.exp(min(curve.median, _CHANCE_HIGH)),
         "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= _CHANCE_HIGH),
         "vocabulary_known": vocabulary,
     }

@@ -18,7 +18,8 @@ from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Verdict
 
 #: Decimals of a score: weights have two.
 DIGITS = 3
-#: Log-odds below which a cause is not worth a reader's time (natural logarithm).
+#: Log-odds below which a cause is not worth a reader's time, and above which it is named (natural
+#: logarithm): a hint against a small prior is no root cause.
 MIN_SCORE = 0.0
 #: How many causes a diagnosis lists at most.
 MAX_CAUSES = 6
@@ -50,6 +51,11 @@ class Diagnosed:
     unknown: tuple[str, ...]
     arithmetic: tuple[Term, ...]
     confirmation: Confirmation | None = None
+
+    @property
+    def is_nameable(self) -> bool:
+        """Whether enough speaks for it to call it the root cause."""
+        return self.confirmation == "confirmed" or self.score > MIN_SCORE
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it: the cause by its id."""
@@ -113,7 +119,8 @@ def judge(
     else:
         verdict, diagnosis = Verdict.INCONCLUSIVE, []
     diagnosis = diagnosis[:MAX_CAUSES]
-    named = diagnosis[0].cause.id if verdict is Verdict.UNHEALTHY and diagnosis else None
+    is_named = verdict is Verdict.UNHEALTHY and diagnosis and diagnosis[0].is_nameable
+    named = diagnosis[0].cause.id if is_named else None
     possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
     against = faint | refuted
     coverage = tuple(

@@ -109,8 +109,9 @@ class Report:
 
     @property
     def root(self) -> Diagnosed | None:
-        """The cause that explains the failure best; None for a run that is not unhealthy."""
-        return self._first if self.verdict is Verdict.UNHEALTHY else None
+        """The cause that explains the failure best; None where none does, or nothing failed."""
+        is_named = self.verdict is Verdict.UNHEALTHY and self._first and self._first.is_nameable
+        return self._first if is_named else None
 
     @property
     def _first(self) -> Diagnosed | None:

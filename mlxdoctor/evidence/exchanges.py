@@ -30,8 +30,6 @@ _MARKER = re.compile(
     r")"
 )
 _INSTRUCTION = re.compile(r"\[INST\](?P<asked>.*?)\[/INST\]", re.DOTALL)
-#: What closes a turn; not a part of the answer.
-_CLOSING = re.compile(rf"\s*(?:{'|'.join(map(re.escape, END_TEXTS))})\s*$")
 #: A line that begins with a name of its own: `MAIL:`, `IN>`. And an arrow, or signs like it.
 _HEADING = re.compile(r"(?:^|\n)(?P<mark>\S[^\n:>]{0,29}[:>])(?=\s)")
 _ARROW = re.compile(r"(?<=\s)(?P<mark>[-=~]+>+|#{2,}|={2,}|\|{1,3}|>{2,})(?=\s)")
@@ -89,14 +87,20 @@ def _between(
         if count > 1 and first.start():
             return None
         asked = text[first.end() : last.start()] if count > 1 else text[: last.start()]
-        return _exchange(_CLOSING.sub("", text), asked, last.end(), (usual[0], usual[-1]))
+        return _exchange(_without_end(text), asked, last.end(), (usual[0], usual[-1]))
 
     return read
 
 
+def _without_end(text: str) -> str:
+    """The text without what closes a turn, which is no part of the answer."""
+    ends = text.rstrip()
+    return next((ends.removesuffix(end).rstrip() for end in END_TEXTS if ends.endswith(end)), text)
+
+
 def exchange_in(text: str) -> Exchange | None:
     """The last question and answer that a text holds; None where it is no exchange."""
-    text = _CLOSING.sub("", text)
+    text = _without_end(text)
     if "[/INST]" in text and (instructions := list(_INSTRUCTION.finditer(text))):
         last = instructions[-1]
         asked, start, marks = last["asked"], last.end(), ("[INST]", "[/INST]")
@@ -109,7 +113,7 @@ def exchange_in(text: str) -> Exchange | None:
         asks = [match for match, name in named if _ASKS.fullmatch(name) and match.start() < before]
         if not asks:
             return None
-        asked = _CLOSING.sub("", text[asks[-1].end() : before])
+        asked = _without_end(text[asks[-1].end() : before])
         start, marks = answers[-1].end(), (asks[-1].group().strip(), answers[-1].group().strip())
     return _exchange(text, asked, start, marks)
 

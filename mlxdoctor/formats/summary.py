@@ -149,7 +149,8 @@ def headline(report: Report) -> str:
         learned = next((one.message for one in report.seen), "nothing points to a failure")
         return f"Healthy: {lowered(learned.split('. ')[0].rstrip('.'))}"
     if report.verdict is Verdict.UNHEALTHY:
-        return "Unhealthy, and no known cause explains it"
+        is_open = "no cause is clear" if report.diagnosis else "no known cause explains it"
+        return f"Unhealthy, and {is_open}"
     if report.unreadable:
         return "Inconclusive: not every file could be read"
     if any(one.learned for one in report.seen):

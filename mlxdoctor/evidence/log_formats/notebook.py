@@ -13,6 +13,8 @@ CELL_ENDS = "[the cell ends]\n"
 _TRAINER = re.compile(r"\b((?:[A-Z][A-Za-z]{0,9}PO|KTO|RLOO)Trainer)\s?\(")
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
+#: How far the training came, which transformers draws above its table.
+_BAR = re.compile(r"</progress>\s{0,40}\[\s{0,9}(\d{1,9})/(\d{1,9}) \d")
 
 
 class Notebook(DocumentFormat):
@@ -68,8 +70,12 @@ def _text(output: Mapping[str, Any]) -> str:
             data = output.get("data")
             if not isinstance(data, dict):
                 return ""
-            table = _table(_joined(data.get("text/html")))
-            return table or _joined(data.get("text/plain")) + "\n"
+            markup = _joined(data.get("text/html"))
+            if not (table := _table(markup)):
+                return _joined(data.get("text/plain")) + "\n"
+            bar = _BAR.search(markup)
+            # As a terminal would have it.
+            return table + (f"0%|| {bar[1]}/{bar[2]} [0\n" if bar else "")
 
 
 def _joined(text: Any) -> str:
