@@ -181,8 +181,8 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     over = min(ends, default=math.inf)
     failures = [each for each in log.notes.failures if not each.is_of_thread]
     of_threads = [each for each in log.notes.failures if each.is_of_thread]
-    # Of a log without a report an earlier start, where a later one came to its end.
-    begun = segment.last_line or max(ended, default=0)
+    # Of a log without a report an earlier start, where a later one begins or came to its end.
+    begun = segment.last_line or max([*ended, *log.notes.run_marks], default=0)
     fatal = [each for each in failures if begun <= each.line_number <= over]
     survived = [each for each in failures if each.line_number < begun]
     later = [each for each in failures if each.line_number > over]
@@ -199,7 +199,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
         if exceptions and len(exceptions) < len(fatal):
             yield _failure(exceptions, log, " as well", ended=False)
     if survived:
-        follows = "reports follow" if segment.reports else "a later start came to its end"
+        follows = "reports follow" if segment.reports else "a later start follows"
         yield _failure(survived, log, f", and {follows}", ended=False)
     if of_threads:
         when = " in a thread of its own, or an ignored one, which does not end the program"

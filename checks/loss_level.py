@@ -73,7 +73,7 @@ _FEW = 10.0
 #: Iterations within which text is not learned: rows that are alike take 70 to 100.
 _QUICKLY = 30
 #: Nats within which all losses lie where each token has the same probability: rows do not matter.
-_UNIFORM = 0.02
+_UNIFORM = 0.01
 #: Nats of a first loss on unknown text, and those below which little is left to learn.
 _UNKNOWN, _MODEST = 1.0, 0.3
 
@@ -182,6 +182,7 @@ def _chance(
     is_nearer = np.abs(validation - curve.end) < np.abs(validation - curve.end / steps)
     # Unless the last validation loss is nearer to the loss itself, it may be a sum over steps.
     is_maybe_sum = steps > 1 and not is_nearer.any()
+    is_guess = not vocabulary or abs(curve.median - math.log(vocabulary)) <= _UNIFORM
     is_counted = segment.axis in ("iteration", "step")
     first = segment.series["train_loss"].iterations[0]
     is_untouched = segment.base_val_loss is not None or (is_counted and first <= 1)
@@ -195,8 +196,8 @@ def _chance(
         "was_below": not (is_untouched and start >= low),
         "kept_of_start": curve.end / curve.start if curve.start > 0.0 else None,
         "spread": (spread := curve.highest - curve.lowest),
-        "is_still": spread <= _UNIFORM,
-        "is_moving": spread > _UNIFORM,
+        "is_uniform": (is_uniform := spread <= _UNIFORM and is_guess),
+        "is_not_uniform": not is_uniform,
         "guessed": math.exp(min(curve.median, _CHANCE_HIGH)),
         "is_certain": not is_maybe_sum and (bool(vocabulary) or curve.end <= _CHANCE_HIGH),
         "vocabulary_known": vocabulary,

@@ -149,8 +149,7 @@ def headline(report: Report) -> str:
         learned = next((one.message for one in report.seen), "nothing points to a failure")
         return f"Healthy: {lowered(learned.split('. ')[0].rstrip('.'))}"
     if report.verdict is Verdict.UNHEALTHY:
-        is_open = "no cause is clear" if report.diagnosis else "no known cause explains it"
-        return f"Unhealthy, and {is_open}"
+        return f"Unhealthy, and {unexplained(report)}"
     if report.unreadable:
         return "Inconclusive: not every file could be read"
     if any(one.learned for one in report.seen):
@@ -162,6 +161,12 @@ def headline(report: Report) -> str:
     if any(one.fell for one in report.seen):
         return "Inconclusive: the training loss fell, and too little shows what else was learned"
     return "Inconclusive: too little shows whether the model learned"
+
+
+def unexplained(report: Report) -> str:
+    """Why no root cause is named, as a clause."""
+    is_open = any(one.confirmation != "refuted" for one in report.diagnosis)
+    return "no cause is clear" if is_open else "no known cause explains it"
 
 
 def _readiness(report: Report, planned: Planned) -> str:

@@ -39,7 +39,7 @@ def extent(log: TrainingLog) -> list[str]:
         anew = _begun_anew(segment.finite("learning_rate"))
         begun = f", whose schedule begins anew at {segment.unit} {anew}" if anew else ""
         is_rising = rates.last == rates.highest > 2.0 * rates.first and not anew
-        rising = ", which still rises at the end" if is_rising else ""
+        rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
         told.append(f"a learning rate of {course}{begun}{rising}")
     every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
     if every > step > 0.0:

@@ -66,8 +66,11 @@ def test_what_ends_a_thread_alone_and_an_exception_beside_another_failure(logs: 
     outcome = judge(log_failures, logs.text(START, *REPORTS, *thread))
     assert severities(outcome) == {"traceback": "info"}
     assert "does not end the program" in finding(outcome, "traceback").message
-    outcome = judge(log_failures, logs.text(START, OOM, START, *TRACE, "ValueError: y"))
+    outcome = judge(log_failures, logs.text(START, OOM, *TRACE, "ValueError: y"))
     assert severities(outcome) == {"out-of-memory": "error", "traceback": "info"}
+    # Of two starts the last one's failure ended the log.
+    outcome = judge(log_failures, logs.text(START, OOM, START, *TRACE, "ValueError: y"))
+    assert severities(outcome) == {"out-of-memory": "info", "traceback": "error"}
 
 
 def test_a_failure_before_the_run_was_survived(logs: LogWriter) -> None:
@@ -282,7 +285,7 @@ def test_an_earlier_start_that_failed(logs: LogWriter) -> None:
     )
     (failed,) = judge(log_failures, log).findings
     assert failed.severity.value == "info"
-    assert "and a later start came to its end" in failed.message
+    assert "and a later start follows" in failed.message
 
 
 @pytest.mark.parametrize(

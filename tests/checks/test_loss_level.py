@@ -59,6 +59,8 @@ TAIL = [10.318, 10.290, 9.941, 9.841, 9.639, 9.962, 10.292, 9.914, 10.156, 10.15
         (TAIL, {}, 2910, {"stays-at-chance": "error"}),
         ([12.80, 12.81, 12.79, 12.80], {}, 2910, {"stays-at-chance": "error"}),
         ([9.1, 9.2, 9.05], {}, 2910, {"stays-at-chance": "error"}),
+        # Every token has the same probability.
+        ([10.823, 10.822, 10.825, 10.824], {}, 2910, {"stays-uniform": "warning"}),
         # Two reports are no level, and below nine nats a language model may begin.
         ([10.3, 10.2], {}, 2910, {}),
         ([8.8, 8.9, 8.7, 8.9], {}, 2910, {}),

@@ -47,7 +47,7 @@ SIGNS = {
     ],
     "torch-trl-1473-orpo-nan": [
         *("loss-finite.hidden-non-finite", "series-facts.gradient-never-finite"),
-        "series-facts.not-finite info",
+        *("series-facts.rate-negligible info", "series-facts.not-finite info"),
     ],
     "CONTROL-torch-transformers-35438-ga1": ["loss-level.starts-near-uniform info"],
     "torch-unsloth-255-plain": ["loss-level.starts-near-uniform info"],

@@ -80,6 +80,8 @@ COLUMNS = {
             [f"{i}e-06" for i in range(20, 0, -1)] + ["0.0"] * 10,
             "rate-zero-to-the-end info",
         ),
+        ([2e-8] * 5, "rate-negligible info"),
+        ([2e-8] * 5 + [1e-5], ""),
         # Four decimals show a small rate as 0.
         ([2e-4] * 5 + [1e-4] * 5 + [0.0] * 10, "rate-zero-to-the-end info"),
     ],
@@ -95,6 +97,8 @@ COLUMNS = {
         # A loss scaler that finds its scale.
         (["nan"] * 2 + ["4.2"] * 97, "gradient-not-finite info"),
         ([1.0, 2.0], ""),
+        ([3e5, 2e5, 150.0, 150.0], "gradient-large info"),
+        ([3e5, 99.0, 98.0, 97.0], ""),
         # Two reports, three, and many: one that is far above what is usual.
         ([5.0, 18940], "gradient-exploded warning"),
         ([5.0, 4.0, 4.5, 4.0, 1.8e8], "gradient-exploded warning"),
