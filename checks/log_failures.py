@@ -190,7 +190,9 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
         bars = log.notes.bars if reached is None else {}
         steps, (step, _) = next(reversed(bars.items()), (0, (0, 0)))
         when = f" at step {step:,} of {steps:,}" if step else ""
-        when = f" after {segment.unit} {reached}" if reached is not None else when
+        if reached is not None:
+            is_part = announced is not None and reached < announced
+            when = f" after {segment.unit} {reached}{f' of {announced}' if is_part else ''}"
         if reached is not None and reached <= 1 and not len(segment.finite("train_loss")):
             when = " before the first update"
         worst = _failure(fatal, log, when)

@@ -14,16 +14,12 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.report import FileRead, MissingEvidence
-from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.errors import InputError, is_out_of_memory
 from mlxdoctor.safety.limits import TimeLimitExceeded
 from mlxdoctor.safety.stages import Stage
 from mlxdoctor.safety.time_budget import TimeBudget
 
 T = TypeVar("T")
-#: How MLX, Metal and CUDA say so, as a `RuntimeError`.
-_OUT_OF_MEMORY = re.compile(
-    r"out of memory|unable to allocate|attempting to allocate|insufficient memory", re.IGNORECASE
-)
 #: What reading one kind of evidence came to: the evidence, or why there is none.
 _Read = tuple[Any, Missing | InputError | None]
 _NOT_ASKED: _Read = (None, NotThere("it was not asked for"))
@@ -197,7 +193,7 @@ class Run:
             # Without the frames that it was raised in, which hold what was read.
             return None, problem.with_traceback(None)
         except (TimeLimitExceeded, MemoryError, RuntimeError) as error:
-            out_of_memory = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
+            out_of_memory = is_out_of_memory(error)
             if isinstance(error, RuntimeError) and not out_of_memory:
                 raise
             # Remembered, so that the next check does not spend as much on it in vain.

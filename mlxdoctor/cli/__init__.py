@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from mlxdoctor.safety.errors import InputError
+from mlxdoctor.safety.errors import InputError, is_out_of_memory
 
 #: Exit codes, the same for every command.
 EXIT_CLEAN, EXIT_FOUND, EXIT_UNUSABLE, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -122,9 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
-    except MemoryError:
-        return refuse("there is not enough memory for what was to be read")
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            return refuse("there is not enough memory for what was to be read, or computed")
         return _apologise()
     except BaseException as error:
         # A Rust library's panic is no `Exception`, so that it comes through everything.

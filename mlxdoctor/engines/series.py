@@ -332,7 +332,7 @@ def stations(iterations: Iterations, values: Floats, edge: int) -> list[tuple[in
     count = len(values)
     if count <= MAX_STATIONS + 2:
         return [(int(iterations[i]), float(values[i])) for i in range(1, count - 1)]
-    middles = [max(int(share * (count - 1)), 1) for share in STATIONS]
+    middles = sorted({max(int(share * (count - 1)), 1) for share in STATIONS})
     return [
         (int(iterations[middle]), median(values[max(middle - edge // 2, 1) :][:edge]))
         for middle in middles

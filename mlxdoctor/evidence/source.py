@@ -26,6 +26,8 @@ CHUNK_BYTES = 1 << 20
 POINTER, POINTER_BYTES = b"version https://git-lfs", 1024
 #: Bytes read of a file to tell what it is.
 SNIFF_BYTES = 1 << 16
+#: Zero bytes from which on they are a hole, and no file's own format.
+HOLE = 512
 #: How a text in UTF-16 begins.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -149,6 +151,11 @@ def require_content(path: Path, stream: FileIO) -> int:
     return size
 
 
+def without_hole(head: bytes) -> bytes:
+    """What a file begins with, but for zero bytes: one emptied while it is written has a hole."""
+    return head.lstrip(b"\0") if head.startswith(bytes(HOLE)) else head
+
+
 def text_encoding(path: Path, head: bytes) -> str:
     """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8.
 
@@ -157,7 +164,8 @@ def text_encoding(path: Path, head: bytes) -> str:
     """
     if head[:2] in UTF16_MARKS:
         return "utf-16"
-    if b"\0" in head[:65536]:
+    text = without_hole(head)
+    if b"\0" in text[:65536] or (head and not text):
         raise InputError(path, "is a binary file where text is needed")
     return "utf-8-sig"
 

@@ -30,7 +30,7 @@ _BEGINS_WITH_A_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*(?=[\s,;!?]|\.\
 
 #: On the first screen: findings that carry the verdict, with what the model answers; things seen;
 #: sentences on a log alone; pieces of advice for a run that has not begun; open causes by name.
-REASONS, SEEN, TOLD_OF_A_LOG, MOST_ADVICE, OPEN = 4, 3, 6, 3, 4
+REASONS, SEEN, TOLD_OF_A_LOG, MOST_ADVICE, OPEN = 4, 3, 8, 3, 4
 #: What an experiment takes: evidence of these kinds.
 _OF_AN_EXPERIMENT = frozenset({"training configuration", "base model", "dataset"})
 _LOG = "training log"

@@ -29,7 +29,7 @@ from mlxdoctor.judge.curve import (
     held_out_scores,
     level_of,
 )
-from mlxdoctor.judge.extent import MANY_PASSES, extent, warned
+from mlxdoctor.judge.extent import MANY_PASSES, extent, remarked, warned
 
 #: Nats that three decimals show.
 VISIBLE = 1e-3
@@ -123,8 +123,8 @@ _FELL = (
     "loss{unlost}.][ It has no training loss{lacking}.]"
 )
 _LIES = (
-    "The {series} [is {only:.3f}|goes from {first:.3f} to {last:.3f}, between {low:.3f}{low_at} "
-    "and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}])."
+    "The {series} [is {only:.3f}|{goes} from {first:.3f} to {last:.3f}{levels}, between "
+    "{low:.3f}{low_at} and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}])."
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.]"
 )
 
@@ -155,7 +155,9 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         epochs = segment.finite("epoch").facts
         epoch = epochs.first if segment.axis == "row" and epochs.points else None
         first = int(training.iterations[0])
-        yield Seen(_BEGINS, {"epoch": epoch, "unit": segment.unit, "first": first})
+        # A batch that is left out has no loss.
+        if first <= min(int(each.iterations[0]) for each in segment.series.values()):
+            yield Seen(_BEGINS, {"epoch": epoch, "unit": segment.unit, "first": first})
     short = _too_short(log)
     if short:
         yield Seen(_SHORT, {"unit": segment.unit, **short})
@@ -175,6 +177,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     yield from _means(log)
     if told := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
+    yield from remarked(log)
     yield from warned(log)
     if (told := extent(log)) and segment.reports:
         yield Seen("The log says of the run: {told}.", {"told": "; ".join(told)})
@@ -323,7 +326,8 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     if len(losses) > 1 and shows_start and has_fallen and not is_noise:
         is_base = is_held_out and facts.first == segment.base_val_loss
         named["first_at"] = None if is_base else named["first_at"]
-        named |= _fall(losses, last, gap, is_held_out=is_held_out)
+        passes = segment.finite("epoch").facts.last
+        named |= _fall(losses, last, gap, passes, is_held_out=is_held_out)
         is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
         is_timed = not is_held_out and "val_seconds" in segment.series
         named["unlost"] = "" if is_timed and "val_loss" not in segment.series else None
@@ -334,8 +338,13 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         named["lacking"] = "" if is_lone else None
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
+    # Of many noisy reports the first and the last say little.
+    is_level = len(losses) >= MANY
     named |= {
-        "last": facts.last,
+        "first": facts.start if is_level else facts.first,
+        "last": facts.end if is_level else facts.last,
+        "levels": f" (medians of {facts.edge} reports)" if is_level else "",
+        "goes": "falls" if has_fallen and not is_noise and facts.last < facts.first else "goes",
         "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
         "low": facts.lowest,
         "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
@@ -369,7 +378,9 @@ def _on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
     }
 
 
-def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict[str, Measurement]:
+def _fall(
+    losses: Series, last: float, gap: float, passes: float, *, is_held_out: bool
+) -> dict[str, Measurement]:
     """Where a loss that fell was lowest and highest, how it ends, and in what steps it fell."""
     values, facts = losses.values, losses.facts
     is_many = len(values) >= ENOUGH
@@ -401,7 +412,8 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     if is_many and not falls_on:
         named |= _plateau(losses)
     at, levels = blocks(losses.iterations, values)
-    if not is_held_out and (flight := stairs(levels)) is not None:
+    is_one_pass = 0.0 < passes < PASSES
+    if not (is_held_out or is_one_pass) and (flight := stairs(levels)) is not None:
         named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0])}
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
@@ -508,7 +520,8 @@ def _of_another(segment: Segment) -> str:
         for name, words in (("val_loss", "validation loss"), ("train_loss", "training loss"))
         if (losses := segment.get(name)) is not None and len(losses)
     ]
-    return f"{_lines(segment)}, {', '.join(told)}" if told else ""
+    is_run = told or segment.reports > 1
+    return f"{_lines(segment)}, {', '.join(told) or 'without a loss'}" if is_run else ""
 
 
 def _lines(segment: Segment) -> str:

@@ -14,8 +14,8 @@ MANY_PASSES = 1000.0
 #: Shares of the highest learning rate below which a schedule has come down, and above which it is
 #: up.
 DOWN, UP = 0.05, 0.3
-#: Warnings and restarts that are told.
-MOST = 3
+#: Warnings and restarts that are told, lines with scores, and characters that are quoted of one.
+MOST, SCORES, SHOWN = 3, 2, 100
 
 
 def extent(log: TrainingLog) -> list[str]:
@@ -79,6 +79,30 @@ def _begun_anew(rates: Series) -> str:
     turns = turns[np.argmax(is_up[turns]) :]
     anew = turns[1:][is_up[turns[1:]] & is_down[turns[:-1]]]
     return ", ".join(f"{place:,}" for place in rates.iterations[anew].tolist()[:MOST])
+
+
+def remarked(log: TrainingLog) -> Iterator[Seen]:
+    """What lines that are no reports say: what was skipped, scores, and texts that repeat."""
+    notes = log.notes
+    skipped = sum(len(remark.lines) for remark in notes.skips.values())
+    if skipped:
+        most = max(notes.skips.values(), key=lambda remark: len(remark.lines))
+        yield Seen(
+            "{skipped:* line says/lines say} that something is skipped (line {line}: {text}).",
+            {"skipped": skipped, "line": most.lines[-1], "text": quoted(most.text)},
+        )
+    if notes.repetitive:
+        lines = sorted(line for remark in notes.repetitive.values() for line in remark.lines)
+        first = next(each for each in notes.repetitive.values() if lines[0] in each.lines)
+        yield Seen(
+            "The log shows text that says the same over and over in {count:* line} (line {line}: "
+            "{text}).",
+            {"count": len(lines), "line": lines[0], "text": quoted(f"…{first.text[-SHOWN:]}")},
+        )
+    last = sorted(notes.scores.values(), key=lambda remark: remark.lines[-1])[-SCORES:]
+    if last:
+        told = "; ".join(f"{quoted(each.text[:SHOWN])} (line {each.lines[-1]:,})" for each in last)
+        yield Seen("Of scores the log says: {told}.", {"told": told})
 
 
 def warned(log: TrainingLog) -> Iterator[Seen]:

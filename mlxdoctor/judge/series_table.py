@@ -221,8 +221,8 @@ def figures(series: Series) -> dict[str, Measurement]:
     """All figures of a series by name, those of its parts with the part's name before them."""
     facts = series.facts
     named = dict(_flat(facts))
-    named["first_iteration"] = int(series.iterations[0])
-    named["last_iteration"] = int(series.iterations[-1])
+    first, last = int(series.iterations[0]), int(series.iterations[-1])
+    named |= {"first_iteration": first, "last_iteration": last, "span": last - first}
     named["is_single"] = facts.count == 1
     named["end_share"] = facts.zeros.at_end / facts.count
     named["ending"] = facts.non_finite.at_end or None

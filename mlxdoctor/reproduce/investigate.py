@@ -22,6 +22,8 @@ CAUSES = 3
 #: Log-odds by which a cause is far ahead of another: ln 9, as for a headline that says the cause
 #: without `probable`.
 MARGIN = 2.2
+#: Checks of the rows themselves: what they find is a fact.
+OF_ROWS = ("data-format.", "data-quality.")
 _MORE_TIME = "more time (--budget): the same command goes on from there"
 _REMEDY = "the remedy tried where the run was made, and that run diagnosed"
 
@@ -108,8 +110,11 @@ def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:
     # A warning is a fact, too, where the diagnosis names its cause.
     shown = {Severity.ERROR, Severity.WARNING} if is_named else {Severity.ERROR}
     for finding in failure.findings:
-        is_proof = cause.weights.get(finding.code, 0.0) >= cause.weights[strongest]
-        if is_proof and finding.severity in shown:
+        weight = cause.weights.get(finding.code, 0.0)
+        # That nothing can be told is itself the fault, and the rows show it.
+        is_lack = cause.of_the_report and weight > 0.0 and finding.code.startswith(OF_ROWS)
+        is_lack &= finding.severity is not Severity.INFO
+        if is_lack or (weight >= cause.weights[strongest] and finding.severity in shown):
             message = finding.message.removesuffix(".")
             reason = f"the diagnosis itself shows it, no experiment was made: {message}"
             return Ruling("confirmed", reason, 1.0)

@@ -162,7 +162,8 @@ class Question:
         if not self.shows(plain) or same or remaining:
             return False
         if better is None or plain.loss is None or changed.loss is None:
-            return True
+            # Where the loss is all that tells, one that could not be measured tells nothing.
+            return bool(self.wanted)
         if not math.isfinite(changed.loss):
             return False
         return not math.isfinite(plain.loss) or changed.loss < plain.loss * (1 - better)

@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: How MLX, Metal and CUDA say that memory did not suffice, as a `RuntimeError`.
+_OUT_OF_MEMORY = (
+    *("out of memory", "unable to allocate", "attempting to allocate"),
+    "insufficient memory",
+)
+
 
 class InputError(Exception):
     """A file or option that cannot be used.
@@ -33,3 +39,9 @@ class InputError(Exception):
         path = self.args[0]
         text = f"{path}: {self.problem}" if path is not None else self.problem
         return f"{text}; {self.remedy}" if self.remedy else text
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory did not suffice; libraries have no type for it."""
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return isinstance(error, MemoryError) or any(said in text for said in _OUT_OF_MEMORY)

@@ -102,6 +102,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
             "mlxdoctor: a\\x1b[31m.log: is empty; name another\n",
         ),
         (MemoryError("Unable to allocate 1 TiB"), cli.EXIT_UNUSABLE, "mlxdoctor: "),
+        (RuntimeError("cudaMallocAsync failed: out of memory"), cli.EXIT_UNUSABLE, "not enough"),
         # A bug shows its traceback, and never counts as a finding.
         (RuntimeError("boom"), cli.EXIT_INCONCLUSIVE, "RuntimeError: boom"),
         (RuntimeError("boom"), cli.EXIT_INCONCLUSIVE, "this is a bug in mlxdoctor"),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mlxdoctor.judge.course import courses
-from mlxdoctor.judge.extent import extent, warned
+from mlxdoctor.judge.extent import extent, remarked, warned
 from mlxdoctor.template import fill
 from tests.checks.log_evidence import LogWriter
 
@@ -59,3 +59,26 @@ def test_scores_on_held_out_rows(logs: LogWriter, scores: list[float], learned: 
 def test_of_several_files_none_has_all_rows(logs: LogWriter, last: str, told: list[str]) -> None:
     lines = [f"INFO - Loaded {count} examples from part {count}.jsonl" for count in (7, 8, 7)]
     assert extent(logs.text("Iter 1: Train loss 2.5, It/sec 1.0", *lines, last)) == told
+
+
+PROSE = "the fox runs over the hill and sees a house where nobody has lived since the war ended "
+LOOP = "and then the fox runs home "
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([f"[step {at}] SKIP rewards=[1,1]" for at in range(3)], "3 lines say that something"),
+        (["[Rank 0] step=0, skipped=0", "skipping the download of a file"], None),
+        (["Sample: " + LOOP * 8], "over and over in 1 line"),
+        (["Sample: " + PROSE * 2, "| 0.0 | 0.0 " * 20, "layers.0.bias, layers.1.bias, " * 9], None),
+        (["Test accuracy (greedy): 11/20"], "“Test accuracy (greedy): 11/20” (line 2)"),
+        (["{'rouge1': np.float64(0.0)}", "BLEU-4 32.5"], "“BLEU-4 32.5” (line 3)"),
+        (["Converting to f16 takes 3 minutes", "the correct answer is 4", "F1 pipeline"], None),
+    ],
+)
+def test_what_is_no_report_is_quoted(logs: LogWriter, lines: list[str], said: str | None) -> None:
+    log = logs.text("Iter 1: Train loss 2.5, It/sec 1.0", *lines)
+    told = [fill(one.message, one.measured) for one in remarked(log)]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]

@@ -322,13 +322,19 @@ def test_what_facts_prove_needs_no_rerun(
     assert not lab.asked
 
 
-@pytest.mark.parametrize(("status", "verdict"), [("named", "confirmed"), ("possible", "undecided")])
-def test_a_warning_proves_what_the_diagnosis_names(status: str, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "status", "verdict"),
+    [
+        ("loss-finite.validation-non-finite", "named", "confirmed"),
+        ("loss-finite.validation-non-finite", "possible", "undecided"),
+        # A fact of the rows.
+        ("data-format.no-validation-split", "possible", "confirmed"),
+    ],
+)
+def test_a_warning_proves_what_the_diagnosis_names(code: str, status: str, verdict: str) -> None:
     cause = "no-validation-data"
-    finding = Finding(
-        code="loss-finite.validation-non-finite", severity=Severity.WARNING, message=""
-    )
-    outcome = Outcome("loss-finite", Status.FOUND, findings=(finding,))
+    finding = Finding(code=code, severity=Severity.WARNING, message="")
+    outcome = Outcome(code.partition(".")[0], Status.FOUND, findings=(finding,))
     coverage = Coverage(cause, CauseStatus(status), finding.code)
     case = replace(DIVERGED, outcomes=(outcome,), coverage={cause: coverage})
     assert shown_by_diagnosis(case, KNOWLEDGE.causes[cause]).verdict == verdict

@@ -79,6 +79,8 @@ def test_where_no_sign_tells_the_held_out_loss_does(
 )
 def test_a_cure_takes_a_tenth_off_the_held_out_loss(changed: Observation, cured: bool) -> None:
     assert ASKED.is_cured(BAD, changed, 0.1) is cured
+    # Where the loss is all that tells, one that could not be measured is none.
+    assert not replace(ASKED, wanted=frozenset()).is_cured(BAD, seen(loss=None), 0.1)
 
 
 SHIFTED, IDLE = "learned-targets.wrong-shift-learned", "learned-targets.nothing-learned"

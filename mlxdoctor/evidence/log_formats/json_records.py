@@ -25,6 +25,7 @@ from mlxdoctor.evidence.logs.metric_names import (
     snake_case,
     unique,
 )
+from mlxdoctor.evidence.logs.series import Remark
 from mlxdoctor.evidence.logs.text_stream import MAX_RECORD, is_count, to_number
 
 #: Keys of a row of training data or of a generation: such a file is not a log.
@@ -129,6 +130,8 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
         if "train_runtime" in record and (mean := as_float(record.get("train_loss"))) is not None:
             reader.notes.mean_losses.append(mean)
         return None
+    if record.get("skipped") is True:
+        reader.notes.skips.setdefault("", Remark('"skipped": true', [])).lines.append(number)
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
     stated = (

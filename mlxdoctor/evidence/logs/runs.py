@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.series import median, noise
-from mlxdoctor.evidence.logs.log_format import TRAIN, VALIDATION, LogSoFar, Nature, Shape
+from mlxdoctor.evidence.logs.log_format import OTHER, TRAIN, VALIDATION, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
 #: Two prints of one figure differ by their rounding.
@@ -228,7 +228,7 @@ class _Rows:
         A run begins where the clock of its training goes back, or where the trainer says that it
         starts and what follows does not go on at the same interval.
         """
-        telling = np.flatnonzero(self.roles == self.roles.min())
+        telling = np.flatnonzero((self.roles == self.roles.min()) | self._are_reports())
         passed = np.searchsorted(marks, self.lines[telling])
         marked = np.diff(passed) > 0
         times = clock[telling]
@@ -253,6 +253,19 @@ class _Rows:
             else:
                 is_next = clock[gap] < last - 1
             yield int(gap[is_next][0] if is_next.any() else telling[number + 1])
+
+    def _are_reports(self) -> NDArray[np.bool_]:
+        """Which rows report what those of the training do, but for a loss: of a batch left out."""
+        of_training = {
+            name for shape in self.shapes if shape.role == TRAIN for name in shape.columns if name
+        }
+        like = [
+            shape.role == OTHER
+            and shape.step is not None
+            and 2 * len(of_training.intersection(shape.columns)) > len(shape.columns)
+            for shape in self.shapes
+        ]
+        return np.array(like, bool)[self.owner]
 
     def _validated_anew(self, clock: NDArray[np.float64], marks: Sequence[int]) -> Iterator[int]:
         """The places at which the untouched model is validated once more, and trained again."""

@@ -198,6 +198,14 @@ class LogWarning:
 
 
 @dataclass
+class Remark:
+    """What lines that differ in their figures alone say: as it stands there last, and where."""
+
+    text: str
+    lines: list[int]
+
+
+@dataclass
 class Notes:
     """What a log says beside its reports.
 
@@ -214,6 +222,8 @@ class Notes:
         cells: numbers of the lines at which a cell of a notebook ended.
         stored: numbers of other lines that say that something was saved.
         warnings: what was logged as a warning or worse, by its text without figures.
+        scores, skips, repetitive: lines that are no reports, by their text without figures: with
+            scores, on something that was skipped, and such that repeat themselves.
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
         versions: package -> version.
@@ -237,6 +247,9 @@ class Notes:
     cells: list[int] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
     warnings: dict[str, LogWarning] = field(default_factory=dict)
+    scores: dict[str, Remark] = field(default_factory=dict)
+    skips: dict[str, Remark] = field(default_factory=dict)
+    repetitive: dict[str, Remark] = field(default_factory=dict)
     mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
