@@ -54,6 +54,8 @@ _PLACES["grad_norm"] = len(_FIRST)
 _OFTEN = 0.25
 #: Columns that the report tells.
 _MOST = 6
+#: The highest value over the median from which on its place is told.
+_LONE = 10.0
 #: Nats of a guess between two answers, and how near to it a loss of pairs begins.
 _PAIR, _NEAR = math.log(2.0), 0.03
 
@@ -71,7 +73,7 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     # Of the rest, what changes and is reported most often first.
     order = sorted(others, key=lambda name: (*_place(name, others[name]), -len(others[name])))
     told = [
-        _course(name, others[name])
+        _course(name, others[name], log.main.unit)
         for name in order
         if len(others[name]) and not _UNTOLD.fullmatch(name)
     ]
@@ -117,7 +119,7 @@ def _beside_a_guess(segment: Segment) -> Iterator[Seen]:
         )
 
 
-def _course(name: str, series: Series) -> str:
+def _course(name: str, series: Series, unit: str) -> str:
     """What a column says, in a clause: whence and whither, between what it lies, how often 0."""
     words, shown = _TABLE.words.get(name, name.replace("_", " ")), "{:.4g}".format
     facts = series.facts
@@ -133,7 +135,8 @@ def _course(name: str, series: Series) -> str:
         is_course = abs(fall_in_noises(facts)) > CHANCE
         course = f"from {shown(facts.start)} to {shown(facts.end)}"
         told.append(course if is_course else f"around {shown(facts.median)}")
-    told.append(f"between {shown(low)} and {shown(high)}")
+    peak = f" ({unit} {facts.highest_at})" if high > _LONE * abs(facts.median) else ""
+    told.append(f"between {shown(low)} and {shown(high)}{peak}")
     if facts.zeros.share >= _OFTEN:
         told.append(f"0 in {facts.zeros.count} of {len(series)} reports")
     return f"{words} {', '.join(told)}"

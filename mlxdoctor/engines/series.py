@@ -39,7 +39,7 @@ TREAD, FLIGHT, STEP, OF_THE_FALL = 3, 8, 0.1, 0.7
 #: A series whose last digit is a larger part of it than this has too few digits to repeat.
 COARSEST = 0.002
 #: Places on the way of a series that are told, as shares of it, and values that are told singly.
-STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 4
+STATIONS, MAX_STATIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4), 6
 #: Noises of a report, and share of the highest beside it, by which a lone one stands out; and how
 #: many on either side are beside it. It is told of 22 of 414 public logs, and speaks for no cause.
 LONE, LONE_SHARE, BESIDE = 8.0, 0.5, 2

@@ -125,7 +125,7 @@ _FELL = (
 _LIES = (
     "The {series} [is {only:.3f}|{goes} from {first:.3f} to {last:.3f}{levels}, between "
     "{low:.3f}{low_at} and {high:.3f}] ({count:* report}, {unit} {first_at}[{of}| to {last_at}])."
-    "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.]"
+    "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ The log has no validation{alone}.]"
 )
 
 
@@ -179,7 +179,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
     yield from remarked(log)
     yield from warned(log)
-    if (told := extent(log)) and segment.reports:
+    if (told := extent(log)) and (segment.reports or log.notes.mean_losses):
         yield Seen("The log says of the run: {told}.", {"told": "; ".join(told)})
     if (test_loss := log.notes.test_loss) is not None:
         above = test_loss - held_out_last if held_out_last is not None else 0.0
@@ -318,6 +318,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
     is_many = len(losses) >= ENOUGH
+    is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
     is_noise = is_many and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
     # A small fall shows where many reports agree on it.
     is_clear = is_many and facts.end > 0.0 and fall_in_noises(facts) > NOISES
@@ -328,7 +329,6 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         named["first_at"] = None if is_base else named["first_at"]
         passes = segment.finite("epoch").facts.last
         named |= _fall(losses, last, gap, passes, is_held_out=is_held_out)
-        is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
         is_timed = not is_held_out and "val_seconds" in segment.series
         named["unlost"] = "" if is_timed and "val_loss" not in segment.series else None
         named |= _since_first_pass(segment, losses) if is_alone else {}
@@ -352,6 +352,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
         "count": len(losses),
         "last_at": named["last_at"] if len(losses) > 1 else None,
         "of": of_all if len(losses) == 1 else None,
+        "alone": "" if is_alone and len(losses) > 1 and not segment.is_preference else None,
     }
     return Seen(_LIES, named)
 
@@ -448,7 +449,8 @@ def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
     values, places = losses.values, losses.iterations
     if is_held_out:
         is_lowest = values[-1] == values.min()
-        return len(values) > 2 and is_lowest and float(values[-2] - values[-1]) >= FALLING * fall
+        least = max(FALLING * fall, losses.facts.noise)
+        return len(values) > 2 and is_lowest and float(values[-2] - values[-1]) >= least
     half = _middle(losses)
     line, span = trend(places[half:], values[half:]), float(places[-1] - places[half])
     fallen, facts = -line.slope * span, losses.facts

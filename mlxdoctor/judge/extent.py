@@ -8,6 +8,7 @@ from mlxdoctor.evidence.logs.series import LEVELS
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen
 from mlxdoctor.safety.quoting import quoted
+from mlxdoctor.template import duration
 
 #: Passes over the rows that none makes: a count of steps.
 MANY_PASSES = 1000.0
@@ -31,6 +32,8 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
     elif epochs:
         told.append(f"{epochs} epochs")
+    if seconds := float(header.get("runtime", 0.0)):
+        told.append(f"{duration(seconds)} of training")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
     if rates.points:
         by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
@@ -48,6 +51,8 @@ def extent(log: TrainingLog) -> list[str]:
         before = header.get("trained_before")
         earlier = f", where an earlier start had {before} M" if before else ""
         told.append(f"{few:.4g} M trained parameters{earlier}")
+    if before := header.get("resumed_from"):
+        told.append(f"it goes on from {quoted(before)}")
     if segment.resumed:
         places = ", ".join(f"{place:,}" for place in segment.resumed[:MOST])
         told.append(f"resumed at {segment.unit} {places}, with the same loss")

@@ -252,7 +252,7 @@ def test_a_noisy_column_is_told_by_its_levels_and_how_often_it_is_zero(logs: Log
     (seen,) = judge(series_facts, logs.text(*rows)).seen
     assert seen.message == (
         "The log also has reward around 0.725, between 0.5 and 0.95; correct around 0, between 0 "
-        "and 1, 0 in 24 of 30 reports."
+        "and 1 (report 4), 0 in 24 of 30 reports."
     )
 
 

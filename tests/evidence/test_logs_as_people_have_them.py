@@ -310,7 +310,11 @@ def test_a_log_that_has_but_a_summary(tmp_path: Path) -> None:
     text += "{'train_runtime': 23.7, 'train_loss': 3.168, 'epoch': 3}\n"
     (tmp_path / "train.log").write_text(text)
     said = [seen.message for seen in diagnose(tmp_path / "train.log").seen]
-    assert said == ["Of the loss the log has nothing but a mean over the run, 3.168, of 3 steps."]
+    assert said == [
+        "Of the loss the log has nothing but a mean over the run, 3.168, of 3 steps.",
+        "The log says of the run: 2 rows to train on; 24 seconds of training; 1e-06 M trained "
+        "parameters.",
+    ]
 
 
 def test_a_history_beside_settings_is_a_log(tmp_path: Path) -> None:
