@@ -93,6 +93,8 @@ NO_DATE = 60
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1
+#: Share of the answers that take up what they are asked about, in tales that were asked for: 1.0.
+TAKEN_UP = 0.8
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Share of the rows that fill no batch, and one that does no harm: 0.48 in a run that failed for
@@ -493,7 +495,20 @@ def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Itera
     # A single one is there to have something written, whatever it is.
     if 1 < prompts <= FEW_PROMPTS * len(pairs) and facts.distinct >= VARIED * len(pairs):
         counts = {"all_rows": len(pairs), "prompts": prompts, "answers": facts.distinct}
-        yield Sign("few-prompts", counts, where=split.path.name)
+        severity = Severity.INFO if _takes_up(pairs) >= TAKEN_UP else None
+        yield Sign("few-prompts", counts, where=split.path.name, severity=severity)
+
+
+def _takes_up(pairs: Sequence[Pair]) -> float:
+    """The share of the answers that have a word of their prompt which most prompts have not."""
+    asked = {pair.prompt: set(_TOKEN.findall(pair.prompt)) for pair in pairs}
+    having = Counter(word for words in asked.values() for word in words)
+    own = {
+        prompt: {word for word in words if 2 * having[word] <= len(asked)}
+        for prompt, words in asked.items()
+    }
+    taken = sum(not own[pair.prompt].isdisjoint(_TOKEN.findall(pair.answer)) for pair in pairs)
+    return taken / len(pairs)
 
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:

@@ -24,7 +24,7 @@ side: each target is the token after its input.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -204,7 +204,7 @@ _END = (
         "only-guessed": Symptom.error(
             "the tuned model only guesses which answer is to be given",
             says="The rows have {answers} answers that recur. On {rows} held-out rows the tuned "
-            "model's loss on a whole answer is {tuned_loss:.2f}, and giving each as often as the "
+            "model's loss where answers part is {tuned_loss:.2f}, and giving each as often as the "
             "rows do, whatever is asked, has {guess:.2f}: it does not know which answer belongs to "
             "which prompt.",
             expected="a loss well below that of a guess",
@@ -443,8 +443,8 @@ def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
 def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[Sign]:
     """Whether answers that recur are no likelier than by how often each is given."""
 
-    def answer(row: RowLosses | SupervisedRow) -> bytes:
-        return bytes(row.tokens[row.roles[: len(row.tokens)] == Role.ANSWER].tobytes())
+    def answer(row: RowLosses | SupervisedRow) -> tuple[int, ...]:
+        return tuple(row.tokens[row.roles[: len(row.tokens)] == Role.ANSWER].tolist())
 
     given = Counter(map(answer, supervised.rows))
     held_out = [row for row in rows if row.split != "train" and answer(row) in given]
@@ -452,11 +452,18 @@ def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[
     if not recur or len(held_out) < ENOUGH_ROWS:
         return
     shares = np.array([given[answer(row)] for row in held_out]) / given.total()
+    followed: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for text in given:
+        for place, token in enumerate(text):
+            followed[text[:place]].add(token)
     losses = np.zeros(len(held_out))
-    for place, row in enumerate(held_out):
-        following = row.of("tuned").next
+    for number, row in enumerate(held_out):
+        following, text = row.of("tuned").next, answer(row)
         is_answer = row.roles[1 : len(following) + 1] == Role.ANSWER
-        losses[place] = following[: len(is_answer)][is_answer].sum()
+        of_answer = following[: len(is_answer)][is_answer]
+        # What is the same in all answers that begin so tells nothing of which one it is.
+        parts = [len(followed[text[:place]]) > 1 for place in range(len(of_answer))]
+        losses[number] = of_answer[parts].sum()
     guesses = -np.log(shares)
     is_near = float(losses.mean()) >= NEAR_A_GUESS * float(guesses.mean())
     if is_near and not LossChange(guesses, losses).fell():

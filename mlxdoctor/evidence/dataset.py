@@ -23,6 +23,8 @@ SPLITS = ("train", "valid", "test")
 FEW_ROWS = 50
 
 #: A row with one of these and none of the known formats is a line of a log, not of data.
+#: What a configuration states of a run of `mlx_lm.lora`, which reads no other keys than it names.
+_ARGUMENTS = frozenset({"iters", "train", "data"})
 _METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})
 
 Row = Mapping[str, Any]
@@ -200,6 +202,11 @@ class Split:
             self, rows=rows, line_numbers=tuple(self.line_numbers[place] for place in kept)
         )
 
+    def read_by(self, features: Features) -> "Split":
+        """The same rows, their parts being under other keys."""
+        row_format = features.format_of(self.rows[0]) if self.rows else self.format
+        return replace(self, features=features, format=row_format)
+
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a row, in order."""
         given = self._conversation(row)
@@ -299,11 +306,26 @@ class Dataset:
         else:
             files = {path.stem if path.stem in SPLITS else "train": path}
         splits = {name: _read_split(name, file, features) for name, file in files.items()}
+        # A trainer of one's own calls its columns as it likes.
+        if isinstance(named, TrainingConfig) and _ARGUMENTS.isdisjoint(values):
+            features = _of_two_columns(splits) or features
+            splits = {name: split.read_by(features) for name, split in splits.items()}
         if not path.is_dir() and not next(iter(splits.values())).rows:
             remedy = "a dataset is one JSON object a line"
             raise InputError(path, "holds no JSON object on any line", remedy)
         sources = tuple(split.source for split in splits.values())
         return cls(sources, path, MappingProxyType(splits), features)
+
+
+def _of_two_columns(splits: Mapping[str, Split]) -> Features | None:
+    """The keys of rows of two texts whose format is unknown: what is asked, and the answer."""
+    rows = [row for split in splits.values() for row in split.rows]
+    if not rows or any(split.format != "unknown" for split in splits.values()):
+        return None
+    keys = tuple(rows[0])
+    if len(keys) != 2 or not all(isinstance(text, str) for text in rows[0].values()):
+        return None
+    return Features(prompt=keys[0], completion=keys[1])
 
 
 def is_log(path: Path) -> bool:

@@ -195,6 +195,15 @@ def talk(asked, at, answer):
     return conversation(*turns)
 
 
+def tales(named):
+    beasts = [f"{named}{at}" for at in "abcdefgh"]
+    return [
+        chat(f"A tale of the {one}?", f"Once fox{one[3:]} ran {at}.")
+        for at in range(15)
+        for one in beasts
+    ]
+
+
 def few_asked(prompts):
     return [chat(f"Thank you, {at % prompts}!", f"Where is parcel {at}?") for at in range(100)]
 
@@ -226,6 +235,8 @@ CUT_SENTENCES = [
         # A few ready-made prompts, as if roles were exchanged; one alone has something written.
         (few_asked(10), "few-prompts", "warning"),
         (few_asked(11), "few-prompts", None),
+        (tales("fox"), "few-prompts", "info"),
+        (tales("gar"), "few-prompts", "warning"),
         (few_asked(1), "few-prompts", None),
         (changed(GEOGRAPHY, lambda text: text[:38]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:90]), "cut-answers", "error"),

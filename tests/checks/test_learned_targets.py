@@ -250,8 +250,8 @@ def _answering(rows: tuple[RowLosses, ...]) -> tuple[RowLosses, ...]:
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    # Two answers of six tokens: a guess has ln 2, 0.116 a token.
-    [(0.2, {"only-guessed": "error"}), (0.112, {"only-guessed": "warning"}), (0.1, {}), (0.02, {})],
+    # Two answers of six tokens that part at the first: a guess has ln 2 there, and nothing later.
+    [(0.9, {"only-guessed": "error"}), (0.69, {"only-guessed": "warning"}), (0.6, {}), (0.1, {})],
 )
 def test_answers_that_are_only_guessed(
     tmp_path: Path, answer: float, expected: dict[str, str]

@@ -121,6 +121,9 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
         asking = sum(map(leftover.is_meant, pairs.values()))
         # Tokens of so many names are the markup of an answer.
         asking += sum(len(set(CONTROL.findall(pairs[row].answer))) >= _MARKUP for row in matches)
+        # Several that are a whole answer each are labels.
+        alone = [text for row in matches if CONTROL.fullmatch(text := pairs[row].answer.strip())]
+        asking += len(alone) if len(set(alone)) > 1 else 0
         if not matches or asking > _MEANT * len(matches):
             continue
         answers = (pairs[row].answer for row in matches)
