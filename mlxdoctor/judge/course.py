@@ -30,6 +30,7 @@ from mlxdoctor.judge.curve import (
     level_of,
 )
 from mlxdoctor.judge.extent import MANY_PASSES, extent, remarked, warned
+from mlxdoctor.safety.quoting import quoted
 
 #: Nats that three decimals show.
 VISIBLE = 1e-3
@@ -76,10 +77,13 @@ TRIAL = 12
 SHOWN = 0.01
 #: Reports from which on medians tell what a loss passes.
 MANY = 40
+#: Share of a run without a report, from which on it is a gap.
+GAP = 0.25
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
 _HELD_OUT = re.compile(HELD_OUT)
+_VALIDATED = re.compile(r"\b(?:val|eval)", re.IGNORECASE)
 
 _NEAR_ZERO = (
     "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
@@ -111,7 +115,7 @@ _FELL = (
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
-    "where rows are learned by heart.]"
+    "where rows are learned by heart, or where a running mean begins anew.]"
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}: since then it "
     "fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within "
@@ -172,7 +176,9 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         yield from () if has_risen and not held_out.learned else (held_out,)
     if len(training):
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
-        yield _course(segment, "training loss", training, 0.0 if log.is_preference else gap)
+        gap = 0.0 if log.is_preference else gap
+        is_scored = any(_VALIDATED.search(remark.text) for remark in log.notes.scores.values())
+        yield _course(segment, "training loss", training, gap, is_scored=is_scored)
     yield from _scored(segment)
     yield from _means(log)
     if told := closing(segment):
@@ -181,11 +187,21 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     yield from warned(log)
     if (told := extent(log)) and (segment.reports or log.notes.mean_losses):
         yield Seen("The log says of the run: {told}.", {"told": "; ".join(told)})
-    if (test_loss := log.notes.test_loss) is not None:
+    if tests := log.notes.test_losses:
+        test_loss, *_ = tests[-1]
         above = test_loss - held_out_last if held_out_last is not None else 0.0
+        lowest, line, text = min(tests)
         yield Seen(
-            "The test loss is {test_loss:.3f}[, {above:.2f} above the last validation].",
-            {"test_loss": test_loss, "above": above if above >= APART else None},
+            "The [last of {tests} test losses|test loss] is {test_loss:.3f}[, {above:.2f} above "
+            "the last validation][; the lowest is {lowest:.3f} (line {line}: {text})].",
+            {
+                "tests": len(tests) if len(tests) > 1 else None,
+                "test_loss": test_loss,
+                "above": above if above >= APART else None,
+                "lowest": lowest if lowest < test_loss else None,
+                "line": line,
+                "text": quoted(text.strip()),
+            },
         )
     others = [_of_another(one) for one in log.segments if one is not segment]
     if told := list(filter(None, others)):
@@ -302,7 +318,9 @@ def _together(
         yield Seen(_FEW_VALIDATIONS, {"gap": apart, "validations": validations})
 
 
-def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> Seen:
+def _course(
+    segment: Segment, words: str, losses: Series, gap: float = 0.0, *, is_scored: bool = False
+) -> Seen:
     facts, is_held_out = losses.facts, words.startswith("validation")
     announced, end = segment.announced_iterations, int(losses.iterations[-1])
     is_counted = announced is not None and segment.axis in ("iteration", "step")
@@ -318,7 +336,7 @@ def _course(segment: Segment, words: str, losses: Series, gap: float = 0.0) -> S
     last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
     is_many = len(losses) >= ENOUGH
-    is_alone = not is_held_out and not any(map(_HELD_OUT.match, segment.series))
+    is_alone = not (is_held_out or is_scored or any(map(_HELD_OUT.match, segment.series)))
     is_noise = is_many and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
     # A small fall shows where many reports agree on it.
     is_clear = is_many and facts.end > 0.0 and fall_in_noises(facts) > NOISES
@@ -424,9 +442,11 @@ def _fall(
 
 def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
     """What the second half of a run that ends at `last` brought, where that is little."""
-    values = losses.values
+    values, places = losses.values, losses.iterations
     edge = losses.facts.edge if len(values) >= MANY else 1
-    if len(values) < 2 * VALIDATIONS - 2:
+    # Across a gap nothing is known of the half.
+    is_whole = len(values) > 1 and np.diff(places).max() <= GAP * (places[-1] - places[0])
+    if len(values) < 2 * VALIDATIONS - 2 or not is_whole:
         return {}
     half = _middle(losses)
     brought = median(values[max(half - edge // 2, 0) :][:edge]) - last

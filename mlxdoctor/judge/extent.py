@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlxdoctor.evidence.logs.series import LEVELS
+from mlxdoctor.evidence.logs.series import LEVELS, Remark
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen
 from mlxdoctor.safety.quoting import quoted
@@ -27,7 +27,11 @@ def extent(log: TrainingLog) -> list[str]:
     passes = float(header.get("epoch", passes))
     rows, epochs = header.get("rows"), header.get("epochs")
     told = [f"{rows} rows to train on"] if rows else []
-    if 0.0 < passes < MANY_PASSES:
+    counted = segment.finite("epoch").values
+    if len(counted) and "epoch" not in header and bool(np.all(counted == np.rint(counted))):
+        # A counter may begin at 0 or at 1, and an epoch that is named need not be over.
+        told.append(f"epoch {counted[-1]:.0f}{f' of {epochs}' if epochs else ''} at the end")
+    elif 0.0 < passes < MANY_PASSES:
         made = f"{passes:.3g}{f' of {epochs}' if epochs else ''}"
         told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
     elif epochs:
@@ -106,8 +110,16 @@ def remarked(log: TrainingLog) -> Iterator[Seen]:
         )
     last = sorted(notes.scores.values(), key=lambda remark: remark.lines[-1])[-SCORES:]
     if last:
-        told = "; ".join(f"{quoted(each.text[:SHOWN])} (line {each.lines[-1]:,})" for each in last)
-        yield Seen("Of scores the log says: {told}.", {"told": told})
+        yield Seen("Of scores the log says: {told}.", {"told": "; ".join(map(_told, last))})
+
+
+def _told(remark: Remark) -> str:
+    """A remark as it stands there, and as it stood there first."""
+    lines, last = remark.lines, quoted(remark.text[:SHOWN])
+    if len(lines) == 1:
+        return f"{last} (line {lines[0]:,})"
+    first = quoted(remark.first[:SHOWN])
+    return f"{first} (line {lines[0]:,}) to {last} (line {lines[-1]:,}), {len(lines)} times"
 
 
 def warned(log: TrainingLog) -> Iterator[Seen]:

@@ -175,7 +175,7 @@ def test_a_trial(logs: LogWriter) -> None:
     ("passes", "said"),
     [
         (1 / 500, "The log ends after 1.0% of a pass over the rows."),
-        (5.0, "The log says of the run: 25 passes over the rows; a learning rate of 0.001 to 0."),
+        (5.0, "The log says of the run: epoch 25 at the end; a learning rate of 0.001 to 0."),
     ],
 )
 def test_passes_over_the_rows(logs: LogWriter, passes: float, said: str) -> None:

@@ -95,7 +95,8 @@ class Events(LineFormat):
             named = _ITERATION.search(match[1])
             self.notes.saves.append(Save(int(named[1]) if named else None, (match[1],)))
         elif match := _TEST.search(line):
-            self.notes.test_loss = to_number(match[1].rstrip("."))
+            loss = to_number(match[1].rstrip("."))
+            self.notes.test_losses += [] if loss is None else [(loss, number, line[:MAX_WARNING])]
         return match is not None
 
     def _parameters(self, line: str) -> bool:

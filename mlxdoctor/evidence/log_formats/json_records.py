@@ -131,7 +131,7 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
             reader.notes.mean_losses.append(mean)
         return None
     if record.get("skipped") is True:
-        reader.notes.skips.setdefault("", Remark('"skipped": true', [])).lines.append(number)
+        reader.notes.skips.setdefault("", Remark("", '"skipped": true', [])).lines.append(number)
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
     stated = (

@@ -13,7 +13,10 @@ from mlxdoctor.evidence.logs.series import MAX_HEADER, Remark
 _SCORE = re.compile(
     r"\b(?:accuracy|exact[ _]match|f1(?!\d)|rouge-?(?:\d|l(?:sum)?)|bleu(?:-?\d)?|bert_?score"
     r"|pass@\d|win[ _]rate|correct|solved)(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?"
-    r"\s{0,9}[:=|]?\s{0,9}(?:np\.float\d\d\()?[-+*]{0,3}\d",
+    r"\s{0,9}[:=|]?\s{0,9}(?:np\.float\d\d\()?[-+*]{0,3}\d"
+    # `Validation bpb: 3.3`, `Execution match: 34/100 (34.0%)`.
+    r"|\b(?:validation|val|eval)[ _/]\w{2,12}\s{0,4}[:=]\s{0,9}\d"
+    r"|:\s{1,9}\d{1,6}/\d{1,6}\s\(\d{1,3}(?:\.\d{1,3})?%\)",
     re.IGNORECASE,
 )
 _SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])")
@@ -56,7 +59,7 @@ class Remarks(LineFormat):
             known[form].lines.append(number)
             known[form].text = said.strip()
         elif len(known) < MAX_HEADER:
-            known[form] = Remark(said.strip(), [number])
+            known[form] = Remark(said.strip(), said.strip(), [number])
         return True
 
     def _repeats(self, line: str) -> bool:

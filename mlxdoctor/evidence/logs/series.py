@@ -199,8 +199,9 @@ class LogWarning:
 
 @dataclass
 class Remark:
-    """What lines that differ in their figures alone say: as it stands there last, and where."""
+    """What lines that differ in their figures alone say: the first of them, the last, and where."""
 
+    first: str
     text: str
     lines: list[int]
 
@@ -227,7 +228,7 @@ class Notes:
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
         versions: package -> version.
-        test_loss: of a test run, in nats a token.
+        test_losses: of test runs, in nats a token: each with its line, and what that says.
         formats: format -> how many lines or reports it read.
         problems: the limits at which reading ended, where a log goes beyond them.
         unread: numbers of the lines that may be reports and could not be read.
@@ -253,7 +254,7 @@ class Notes:
     mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    test_loss: float | None = None
+    test_losses: list[tuple[float, int, str]] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
     problems: list[InputError] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
@@ -262,7 +263,12 @@ class Notes:
     def tell_of_training(self) -> bool:
         """Whether they show a log of training that has no report."""
         told = self.failures or self.trainable or self.mean_losses or "history" in self.header
-        return bool(told or self.test_loss is not None)
+        return bool(told or self.test_losses)
+
+    @property
+    def test_loss(self) -> float | None:
+        """The last test loss; None where none was told."""
+        return self.test_losses[-1][0] if self.test_losses else None
 
     @property
     def tell_of_a_run(self) -> bool:
