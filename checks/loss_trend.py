@@ -52,6 +52,7 @@ from mlxdoctor.judge.curve import (
     loss_figures,
     start_of,
 )
+from mlxdoctor.judge.extent import passes_told
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.logged_levels import losses_shown, rows_gone_over
 from mlxdoctor.measure.policy_curves import policy_curves
@@ -240,8 +241,8 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     if name == "train_loss" and held_out_scores(log.main):
         # What was measured on rows held out is no loss, and tells of them all the same.
         figures["is_alone"] = False
-    if name == "train_loss" and len(epochs := log.main.finite("epoch")):
-        figures["epochs"] = epochs.facts.last
+    if name == "train_loss" and (passes_made := passes_told(log)) > 0.0:
+        figures["epochs"] = passes_made
     if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:
         return figures
     values = validation.values

@@ -29,7 +29,7 @@ from mlxdoctor.judge.curve import (
     held_out_scores,
     level_of,
 )
-from mlxdoctor.judge.extent import MANY_PASSES, extent, remarked, warned
+from mlxdoctor.judge.extent import MANY_PASSES, extent, passes_told, remarked, warned
 from mlxdoctor.safety.quoting import quoted
 
 #: Nats that three decimals show.
@@ -62,6 +62,8 @@ PASSES, BY_HEART = 1.5, 0.5
 BELOW_ALL = 0.9
 #: Nats from which on a loss is near zero: a perplexity of 1.1.
 NEAR_ZERO = 0.1
+#: The same within one pass over the rows: 0.13 in a public run whose rows were nearly alike.
+LOW_AT_ONCE = 0.15
 #: The larger loss over the smaller where rows are known better than others.
 KNOWN_BETTER = 3.0
 #: Validations that show from both sides where a loss turned.
@@ -75,8 +77,10 @@ MOST = 3
 TRIAL = 12
 #: Share of a loss by which one of few reports has fallen.
 SHOWN = 0.01
-#: Reports from which on medians tell what a loss passes.
-MANY = 40
+#: Reports from which on medians tell what a loss passes, and parts that a long log is divided into.
+MANY, PARTS = 40, 25
+#: Validations from which on, and share of a loss by which, rises from one to the next are noise.
+JUMPS, JUMP = 5, 0.15
 #: Share of a run without a report, from which on it is a gap.
 GAP = 0.25
 #: Share of a pass over the rows below which most were never seen.
@@ -112,6 +116,7 @@ _FELL = (
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
     "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
     "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
+    "[ It jumps up by as much as {jump:.3f} from one to the next: so noisy a loss picks no save.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
@@ -167,7 +172,9 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         yield Seen(_SHORT, {"unit": segment.unit, **short})
     if len(training) and not (log.is_preference or is_told):
         scored = " loss" if held_out_scores(segment) else ""
-        yield from _together(training, held_out_last, len(validation), scored)
+        # Within the first pass no row was seen twice.
+        low = NEAR_ZERO if passes_told(log) > 1.0 else LOW_AT_ONCE
+        yield from _together(training, held_out_last, len(validation), scored, low)
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
@@ -292,13 +299,14 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
 
 
 def _together(
-    training: Series, held_out: float | None, validations: int, scored: str
+    training: Series, held_out: float | None, validations: int, scored: str, low: float
 ) -> Iterator[Seen]:
     """What both losses come to.
 
     Args:
         held_out: the last validation loss of the trained model.
         scored: " loss" where scores of a validation tell of other rows.
+        low: nats below which a training loss is near zero.
     """
     end, apart = training.facts.end, (held_out or 0.0) - training.facts.end
     above = training.values[training.values > 0.0]
@@ -309,7 +317,7 @@ def _together(
     is_loss = training.facts.lowest > -VISIBLE and (end != 0.0 or is_rounded)
     # Of a few high reports among low ones the median is near zero, and the mean is not.
     mean = float(training.values[-training.facts.edge :].mean())
-    is_low = is_loss and end < NEAR_ZERO and mean < 2.0 * NEAR_ZERO
+    is_low = is_loss and end < low and mean < 2.0 * low
     if is_low and (held_out is None or is_better or both is not None):
         readings = None if is_better else ""
         known = {"both": both, "held_out": held_out, "readings": readings, "scored": scored}
@@ -357,11 +365,11 @@ def _course(
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
     # Of many noisy reports the first and the last say little.
-    is_level = len(losses) >= MANY
+    width = _width(losses)
     named |= {
-        "first": facts.start if is_level else facts.first,
-        "last": facts.end if is_level else facts.last,
-        "levels": f" (medians of {facts.edge} reports)" if is_level else "",
+        "first": median(losses.values[:width]),
+        "last": median(losses.values[-width:]),
+        "levels": f" (medians of {width} reports)" if width > 1 else "",
         "goes": "falls" if has_fallen and not is_noise and facts.last < facts.first else "goes",
         "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
         "low": facts.lowest,
@@ -375,6 +383,11 @@ def _course(
     return Seen(_LIES, named)
 
 
+def _width(losses: Series) -> int:
+    """Of how many reports a level is the median: of few it would be a value of none."""
+    return max(losses.facts.edge, len(losses) // PARTS) if len(losses) >= MANY else 1
+
+
 def _on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
     """What a loss passed, and the single reports that stand out of it."""
     facts = losses.facts
@@ -385,8 +398,7 @@ def _on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
             for count, (place, value) in enumerate(places)
         )
 
-    # Medians of a few would be values of no report.
-    width = facts.edge if len(losses) >= MANY else 1
+    width = _width(losses)
     way = stations(losses.iterations, losses.values, width)
     peaks = lone_peaks(losses.iterations, losses.values)
     highest = sorted(sorted(peaks, key=lambda peak: -peak[1])[:MOST])
@@ -409,6 +421,8 @@ def _fall(
     peak = int(np.argmax(levels - floors))
     rise = levels[peak] - floors[peak]
     has_risen = rise >= max(PEAK_NOISES * facts.noise, (PEAK - 1.0) * floors[peak])
+    rises = np.diff(values)
+    is_jumpy = len(values) >= JUMPS and np.count_nonzero(rises > JUMP * values[:-1]) > 1
     half = values[_middle(losses) :]
     falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
     strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
@@ -423,6 +437,7 @@ def _fall(
         "peak_of": width if width > 1 else None,
         "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
+        "jump": float(rises.max()) if is_held_out and is_jumpy else None,
         "falling": "" if falls_on else None,
         **_second_half(losses, last),
         "stray_low": float(half.min()) if strays else None,

@@ -19,12 +19,20 @@ DOWN, UP = 0.05, 0.3
 MOST, SCORES, SHOWN = 3, 2, 100
 
 
+def passes_told(log: TrainingLog) -> float:
+    """How often a run went over its rows, as far as the log says it; 0 where it does not."""
+    segment, header = log.main, log.notes.header
+    if (batches := header.get("epoch_batches", "").replace(",", "")) and segment.axis == "step":
+        last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
+        return last / max(int(batches), 1)
+    # What a trainer's state or its summary says is further than the last report.
+    return float(header.get("epoch", segment.finite("epoch").facts.last))
+
+
 def extent(log: TrainingLog) -> list[str]:
     """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
     header, segment = log.notes.header, log.main
-    passes, rates = segment.finite("epoch").facts.last, segment.finite("learning_rate").facts
-    # What a trainer's state or its summary says is further than the last report.
-    passes = float(header.get("epoch", passes))
+    passes, rates = passes_told(log), segment.finite("learning_rate").facts
     rows, epochs = header.get("rows"), header.get("epochs")
     told = [f"{rows} rows to train on"] if rows else []
     counted = segment.finite("epoch").values
