@@ -165,7 +165,8 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         epoch = epochs.first if segment.axis == "row" and epochs.points else None
         first = int(training.iterations[0])
         # A batch that is left out has no loss.
-        if first <= min(int(each.iterations[0]) for each in segment.series.values()):
+        begins = min(int(each.iterations[0]) for each in segment.series.values())
+        if first <= begins and "resumed_from" not in log.notes.header:
             yield Seen(_BEGINS, {"epoch": epoch, "unit": segment.unit, "first": first})
     short = _too_short(log)
     if short:

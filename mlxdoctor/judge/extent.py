@@ -73,6 +73,8 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"{_counted(len(starts), 'start')} ({_few(starts)})")
     if ends and ends[-1] > segment.last_line:
         told.append(f"its end ({_few(ends[-1:])})")
+    elif log.notes.mean_losses:
+        told.append("its end, with a summary")
     if not segment.reports and saves:
         told.append(f"{_counted(len(saves), 'save')} ({_few(saves)})")
     return told

@@ -313,7 +313,7 @@ def test_a_log_that_has_but_a_summary(tmp_path: Path) -> None:
     assert said == [
         "Of the loss the log has nothing but a mean over the run, 3.168, of 3 steps.",
         "The log says of the run: 2 rows to train on; 24 seconds of training; 1e-06 M trained "
-        "parameters.",
+        "parameters; its end, with a summary.",
     ]
 
 
