@@ -173,7 +173,8 @@ class Question:
         if self.wanted:
             return not self.shows(placebo)
         if plain.loss is None or placebo.loss is None or changed.loss is None:
-            return True
+            # What could not be measured confirms nothing.
+            return changed.loss is not None
         return not placebo.loss > (plain.loss + changed.loss) / 2
 
     def is_recreated(self, injected: Observation) -> bool:
