@@ -292,13 +292,15 @@ def _beside(last: float, curve: SeriesFacts) -> dict[str, Measurement]:
 
 
 def _below(training: Series, validation: Series) -> dict[str, Measurement]:
-    """How validation losses compare with the two training losses that were reported before each."""
-    before = [training.values[training.iterations <= at] for at in validation.iterations]
-    shares = [
-        held_out / median(losses[-2:])
-        for held_out, losses in zip(validation.values, before, strict=True)
-        if len(losses) > 2 and losses[-1] > 0.0
-    ]
+    """How validation losses compare with the training loss that was reported before each."""
+    shares, known = [], 0
+    for at, held_out in zip(validation.iterations, validation.values, strict=True):
+        reported = int(np.count_nonzero(training.iterations <= at))
+        before = training.values[:reported]
+        # A report from before the validation before it is of another time.
+        if reported > max(known, 2) and before[-1] > 0.0:
+            shares.append(held_out / float(before[-1]))
+        known = reported
     if not shares:
         return {}
     return {"below_in": len(shares), "share_of_training": median(np.array(shares))}

@@ -42,7 +42,7 @@ _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
     r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
-    r"|.*flos|[hms]|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate"
+    r"|.*flos|[hms]|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate|ts|timestamp"
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.

@@ -459,13 +459,14 @@ def _fall(
 def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
     """What the second half of a run that ends at `last` brought, where that is little."""
     values, places = losses.values, losses.iterations
-    edge = losses.facts.edge if len(values) >= MANY else 1
+    edge = _width(losses)
     # Across a gap nothing is known of the half.
     is_whole = len(values) > 1 and np.diff(places).max() <= GAP * (places[-1] - places[0])
     if len(values) < 2 * VALIDATIONS - 2 or not is_whole:
         return {}
     half = _middle(losses)
-    brought = median(values[max(half - edge // 2, 0) :][:edge]) - last
+    level = median(values[-edge:]) if edge > 1 else last
+    brought = median(values[max(half - edge // 2, 0) :][:edge]) - level
     if brought > LITTLE * (losses.facts.first - last):
         return {}
     if brought >= VISIBLE:

@@ -29,21 +29,26 @@ def passes_told(log: TrainingLog) -> float:
     return float(header.get("epoch", segment.finite("epoch").facts.last))
 
 
+def _passes(log: TrainingLog) -> list[str]:
+    """How often a run went over its rows, or how far its epochs came, in at most one clause."""
+    header, passes, epochs = log.notes.header, passes_told(log), log.notes.header.get("epochs")
+    of_all = f" of {epochs}" if epochs else ""
+    counted = log.main.finite("epoch").values
+    if len(counted) and "epoch" not in header and bool(np.all(counted == np.rint(counted))):
+        # A counter may begin at 0 or at 1, and an epoch that is named need not be over.
+        return [f"epoch {counted[-1]:.0f}{of_all} at the end"]
+    if 0.0 < passes < MANY_PASSES:
+        made = f"{passes:.3g}{of_all}"
+        return [f"{made} pass{'' if made == '1' else 'es'} over the rows"]
+    return [f"{epochs} epochs"] if epochs else []
+
+
 def extent(log: TrainingLog) -> list[str]:
     """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
     header, segment = log.notes.header, log.main
-    passes, rates = passes_told(log), segment.finite("learning_rate").facts
-    rows, epochs = header.get("rows"), header.get("epochs")
+    rates, rows = segment.finite("learning_rate").facts, header.get("rows")
     told = [f"{rows} rows to train on"] if rows else []
-    counted = segment.finite("epoch").values
-    if len(counted) and "epoch" not in header and bool(np.all(counted == np.rint(counted))):
-        # A counter may begin at 0 or at 1, and an epoch that is named need not be over.
-        told.append(f"epoch {counted[-1]:.0f}{f' of {epochs}' if epochs else ''} at the end")
-    elif 0.0 < passes < MANY_PASSES:
-        made = f"{passes:.3g}{f' of {epochs}' if epochs else ''}"
-        told.append(f"{made} pass{'' if made == '1' else 'es'} over the rows")
-    elif epochs:
-        told.append(f"{epochs} epochs")
+    told += _passes(log)
     if seconds := float(header.get("runtime", 0.0)):
         told.append(f"{duration(seconds)} of training")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []

@@ -8,7 +8,7 @@ from mlxdoctor.evidence.logs.metric_names import STEPS, snake_case
 from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 
 _TAG = re.compile(r"</?[a-z][^<>]{0,80}>", re.IGNORECASE)
-_NAME = re.compile(r"[^\W\d][\w /%.-]{0,39}")
+_NAME = re.compile(r"[^\W\d][\w /%.-]{0,59}")
 #: Columns that such a table has at most.
 MAX_COLUMNS = 24
 
@@ -31,7 +31,7 @@ class Cells(LineFormat):
         if not text:
             return False
         value = to_number(text)
-        if value is None and text != "No log":
+        if value is None and text.lower() != "no log":
             is_name = _NAME.fullmatch(text) and len(self._names) < MAX_COLUMNS
             begins = snake_case(text) in (*STEPS, "epoch")
             names = [] if begins or self._head is not None else self._names

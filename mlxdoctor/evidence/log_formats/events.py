@@ -73,6 +73,8 @@ class Events(LineFormat):
         #: "trainable", "total", "frozen" -> parameters in millions.
         self._counts: dict[str, float] = {}
         self._is_evaluated = False
+        #: Whether the count of rows is that of all rows to train on.
+        self._is_of_train = False
         #: How many rows were loaded from each file.
         self._loaded: set[str] = set()
 
@@ -172,16 +174,8 @@ class Events(LineFormat):
             # The rows of an evaluation are none to train on.
             if (stated := pattern.search(line)) and not (entry == "rows" and self._is_evaluated):
                 value = next(filter(None, stated.groups())).rstrip(".,:")
-                if entry == "rows" and "total" in stated[0].lower():
-                    # The files before it were parts.
-                    header.pop(entry, None)
-                elif entry == "rows" and stated[0].lower().startswith("loaded"):
-                    self._loaded.add(value)
-                    if len(self._loaded) > 1:
-                        # Of several files that are loaded none has all.
-                        if header.get(entry) in self._loaded:
-                            del header[entry]
-                        continue
+                if entry == "rows" and not self._counts_rows(stated[0].lower(), value):
+                    continue
                 if entry == "mean_loss":
                     self.notes.mean_losses.append(_amount(value))
                 else:
@@ -192,6 +186,23 @@ class Events(LineFormat):
         for bar in _BAR.finditer(line) if not is_known and "%|" in line else ():
             self._drawn(number, int(bar[1]), int(bar[2]))
         return is_known
+
+    def _counts_rows(self, said: str, value: str) -> bool:
+        """Whether a count of rows may be that of all rows to train on."""
+        header = self.notes.header
+        if "total" in said or "train" in said:
+            # The files before it were parts, or had rows that are held out.
+            if not self._is_of_train:
+                header.pop("rows", None)
+            self._is_of_train = True
+        elif said.startswith("loaded"):
+            self._loaded.add(value)
+            if len(self._loaded) > 1:
+                # Of several files that are loaded none has all.
+                if header.get("rows") in self._loaded:
+                    del header["rows"]
+                return False
+        return True
 
     def _drawn(self, number: int, step: int, total: int) -> None:
         """Note how far a progress bar has come; one that begins anew has come to its end."""

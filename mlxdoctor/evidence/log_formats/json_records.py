@@ -134,6 +134,8 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
         reader.notes.skips.setdefault("", Remark("", '"skipped": true', [])).lines.append(number)
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
+    if any(isinstance(value, dict) for value in record.values()):
+        record = _flat(record)
     stated = (
         (key, to_number(value) if isinstance(value, str) else as_float(value))
         for key, value in record.items()
@@ -153,6 +155,15 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
     shape.append(number, values)
     reader.count += 1
     return shape
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with what lies in an object of its own beside the rest: `reward_total`."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        flat |= {f"{key}_{name}" if name else key: part for name, part in inner.items()}
+    return flat
 
 
 def _announce(reader: LogFormat, number: int, record: Mapping[str, Any]) -> None:

@@ -11,11 +11,12 @@ from mlxdoctor.evidence.logs.series import MAX_HEADER, Remark
 
 #: A score and its figure: `Accuracy: 60%`, `pass@1 (greedy): 116/164`, `'rouge1': np.float64(0.0)`.
 _SCORE = re.compile(
-    r"\b(?:accuracy|exact[ _]match|f1(?!\d)|rouge-?(?:\d|l(?:sum)?)|bleu(?:-?\d)?|bert_?score"
-    r"|pass@\d|win[ _]rate|correct|solved)(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?"
+    r"(?<![-\w])(?:accuracy|exact[ _]match|f1(?!\d)|rouge-?(?:\d|l(?:sum)?)|bleu(?:-?\d)?"
+    r"|bert_?score|pass@\d|win[ _]rate|correct|solved)(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?"
     r"\s{0,9}[:=|]?\s{0,9}(?:np\.float\d\d\()?[-+*]{0,3}\d"
     # `Validation bpb: 3.3`, `Execution match: 34/100 (34.0%)`.
-    r"|\b(?:validation|val|eval)[ _/]\w{2,12}\s{0,4}[:=]\s{0,9}\d"
+    r"|\b(?:validation|val|eval)[ _/](?!data|set|split|size|tokens|rows|examples|steps|batch)"
+    r"\w{2,12}\s{0,4}[:=]\s{0,9}\d"
     r"|:\s{1,9}\d{1,6}/\d{1,6}\s\(\d{1,3}(?:\.\d{1,3})?%\)",
     re.IGNORECASE,
 )
