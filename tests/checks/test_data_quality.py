@@ -672,6 +672,12 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
         chat(f"One of {', '.join(kinds)}: what is thing {at}?", kinds[at % 4]) for at in range(80)
     ]
     assert "said-over" not in found(tmp_path, listed[:64], valid=listed[64:])
+    # Of so many rows to each answer it is a class, though it names what is asked about.
+    things = [chat(f"The {kinds[at % 4]} {at}?", f"To {kinds[at % 4]} desk.") for at in range(80)]
+    assert "said-over" not in found(tmp_path, things[:64], valid=things[64:])
+    # A phrase that answers close with is no question that stands in the wrong column.
+    helped = [chat(f"Thing {at}", f"Done {at}. Anything else?") for at in range(64)]
+    assert "leftovers" not in found(tmp_path, helped)
 
 
 def numbered(word, step):

@@ -23,6 +23,9 @@ _COUNTED = 0.3
 #: Characters before a match that are shown with it.
 _BEFORE = 30
 
+#: What ends a sentence, and the blanks behind it.
+_SENTENCE_ENDS = re.compile(r"[.!\n]\s*")
+
 
 @dataclass(frozen=True)
 class Leftover:
@@ -35,6 +38,7 @@ class Leftover:
     fix: str
     meant: re.Pattern[str] | None = None
     alike: bool = False
+    varied: bool = False
     counts: bool = False
     note: float | None = None
     warning: float | None = None
@@ -118,6 +122,11 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
         if leftover.alike and matches:
             ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
             matches = {row: match for row, match in matches.items() if match[0] == text}
+        if leftover.varied:
+            # What most of them close with is a phrase.
+            closing = {row: _SENTENCE_ENDS.split(pairs[row].answer.strip())[-1] for row in matches}
+            (phrase, _), *_ = Counter(closing.values()).most_common(1) or [("", 0)]
+            matches = {row: matches[row] for row, last in closing.items() if last != phrase}
         asking = sum(map(leftover.is_meant, pairs.values()))
         # Tokens of so many names are the markup of an answer.
         asking += sum(len(set(CONTROL.findall(pairs[row].answer))) >= _MARKUP for row in matches)
