@@ -204,9 +204,9 @@ _END = (
         "only-guessed": Symptom.error(
             "the tuned model only guesses which answer is to be given",
             says="The rows have {answers} answers that recur. On {rows} held-out rows the tuned "
-            "model's loss where answers part is {tuned_loss:.2f}, and giving each as often as the "
-            "rows do, whatever is asked, has {guess:.2f}: it does not know which answer belongs to "
-            "which prompt.",
+            "model's loss on the tokens that tell these apart is {tuned_loss:.2f}, and giving each "
+            "answer as often as the rows do, whatever is asked, has {guess:.2f}: it does not know "
+            "which answer belongs to which prompt.",
             expected="a loss well below that of a guess",
             fix="Read ten rows: each answer must be that of its prompt, and be joined to it by a "
             "key, not by their place in two lists. Where all ten are right, look at what the "

@@ -147,8 +147,8 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
     facts = columns["reward"].facts if "reward" in columns else None
     if facts is not None and facts.points >= MANY:
         yield Seen(
-            "In {points} reports the mean reward [does not rise{level}|rises by little]: it is "
-            "{start:.3f} at the start and {end:.3f} at the end, beside a noise of {noise:.2g} a "
+            "In {points} reports the mean reward [does not rise{level}|rises within its noise]: it "
+            "is {start:.3f} at the start and {end:.3f} at the end, beside a noise of {noise:.2g} a "
             "report.",
             {
                 "points": facts.points,

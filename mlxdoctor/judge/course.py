@@ -79,7 +79,7 @@ TRIAL = 12
 SHOWN = 0.01
 #: Reports from which on medians tell what a loss passes, and parts that a long log is divided into.
 MANY, PARTS = 40, 25
-#: Validations from which on, and share of a loss by which, rises from one to the next are noise.
+#: Validations from which on, and share of a loss by which, it rises and falls again by noise.
 JUMPS, JUMP = 5, 0.15
 #: Share of a run without a report, from which on it is a gap.
 GAP = 0.25
@@ -174,7 +174,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     if len(training) and not (log.is_preference or is_told):
         scored = " loss" if held_out_scores(segment) else ""
         # Within the first pass no row was seen twice.
-        low = NEAR_ZERO if passes_told(log) > 1.0 else LOW_AT_ONCE
+        low = LOW_AT_ONCE if 0.0 < passes_told(log) <= 1.0 else NEAR_ZERO
         yield from _together(training, held_out_last, len(validation), scored, low)
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
@@ -422,8 +422,10 @@ def _fall(
     peak = int(np.argmax(levels - floors))
     rise = levels[peak] - floors[peak]
     has_risen = rise >= max(PEAK_NOISES * facts.noise, (PEAK - 1.0) * floors[peak])
-    rises = np.diff(values)
-    is_jumpy = len(values) >= JUMPS and np.count_nonzero(rises > JUMP * values[:-1]) > 1
+    # What rises and comes down again; what only rises is no noise.
+    rises, falls = np.diff(values)[:-1], -np.diff(values)[1:]
+    jumps = rises[np.minimum(rises, falls) > JUMP * values[:-2]]
+    is_jumpy = len(values) >= JUMPS and len(jumps) > 1
     half = values[_middle(losses) :]
     falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
     strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
@@ -438,7 +440,7 @@ def _fall(
         "peak_of": width if width > 1 else None,
         "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
-        "jump": float(rises.max()) if is_held_out and is_jumpy else None,
+        "jump": float(jumps.max()) if is_held_out and is_jumpy else None,
         "falling": "" if falls_on else None,
         **_second_half(losses, last),
         "stray_low": float(half.min()) if strays else None,

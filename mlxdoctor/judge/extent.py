@@ -22,7 +22,8 @@ MOST, SCORES, SHOWN = 3, 2, 100
 def passes_told(log: TrainingLog) -> float:
     """How often a run went over its rows, as far as the log says it; 0 where it does not."""
     segment, header = log.main, log.notes.header
-    if (batches := header.get("epoch_batches", "").replace(",", "")) and segment.axis == "step":
+    batches = header.get("epoch_batches", "").replace(",", "")
+    if batches and segment.axis in ("iteration", "step"):
         last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
         return last / max(int(batches), 1)
     # What a trainer's state or its summary says is further than the last report.

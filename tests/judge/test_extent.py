@@ -75,6 +75,7 @@ LOOP = "and then the fox runs home "
         (["Test accuracy (greedy): 11/20"], "“Test accuracy (greedy): 11/20” (line 2)"),
         (["{'rouge1': np.float64(0.0)}", "BLEU-4 32.5"], "“BLEU-4 32.5” (line 3)"),
         (["Converting to f16 takes 3 minutes", "the correct answer is 4", "F1 pipeline"], None),
+        (["eval_delay=0", "Downloaded: 5/10 (50.0%)", "Total val samples: 2289"], None),
     ],
 )
 def test_what_is_no_report_is_quoted(logs: LogWriter, lines: list[str], said: str | None) -> None:

@@ -7,17 +7,18 @@ import re
 
 from mlxdoctor.engines.text import distinct_n, words
 from mlxdoctor.evidence.logs.log_format import LineFormat
+from mlxdoctor.evidence.logs.metric_names import SCORES
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Remark
 
-#: A score and its figure: `Accuracy: 60%`, `pass@1 (greedy): 116/164`, `'rouge1': np.float64(0.0)`.
+#: A score and its figure: `Accuracy: 60%`, `pass@1 (greedy): 116/164`, `'rouge1': np.float64(0.0)`;
+#: `Validation bpb: 3.3`; and `Execution match: 34/100 (34.0%)`.
 _SCORE = re.compile(
-    r"(?<![-\w])(?:accuracy|exact[ _]match|f1(?!\d)|rouge-?(?:\d|l(?:sum)?)|bleu(?:-?\d)?"
-    r"|bert_?score|pass@\d|win[ _]rate|correct|solved)(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?"
-    r"\s{0,9}[:=|]?\s{0,9}(?:np\.float\d\d\()?[-+*]{0,3}\d"
-    # `Validation bpb: 3.3`, `Execution match: 34/100 (34.0%)`.
-    r"|\b(?:validation|val|eval)[ _/](?!data|set|split|size|tokens|rows|examples|steps|batch)"
-    r"\w{2,12}\s{0,4}[:=]\s{0,9}\d"
-    r"|:\s{1,9}\d{1,6}/\d{1,6}\s\(\d{1,3}(?:\.\d{1,3})?%\)",
+    rf"(?<![-\w])(?:{SCORES.replace('_', '[ _]')}|bert_?score|pass@\d|correct|solved)"
+    r"(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?(?:\s{0,9}[:=|]\s{0,9}|\s{1,9})"
+    r"(?:np\.float\d\d\()?[-+*]{0,3}\d"
+    r"|\b(?:validation|val|eval)[ _/](?:bpb|bits\w{0,12}|ppl|perplexity|score|reward)\s{0,4}"
+    r"[:=]\s{0,9}\d"
+    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d",
     re.IGNORECASE,
 )
 _SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])")
@@ -54,17 +55,17 @@ class Remarks(LineFormat):
         else:
             return False
         # How a text that repeats itself ends shows it best.
-        said = line[-MAX_SAID:] if known is self.notes.repetitive else line[:MAX_SAID]
-        form = _FIGURE.sub("", said)
+        part = line[-MAX_SAID:] if known is self.notes.repetitive else line[:MAX_SAID]
+        form, text = _FIGURE.sub("", part), part.strip()
         if form in known:
             known[form].lines.append(number)
-            known[form].text = said.strip()
+            known[form].text = text
         elif len(known) < MAX_HEADER:
-            known[form] = Remark(said.strip(), said.strip(), [number])
+            known[form] = Remark(text, text, [number])
         return True
 
     def _repeats(self, line: str) -> bool:
         # A table, or a list of names, is no text.
         is_text = sum(sign.isalpha() or sign == " " for sign in line) > TEXT * len(line)
-        said = words(line) if is_text else []
-        return len(said) >= WORDS and distinct_n(said, 2) <= DIFFERENT
+        units = words(line) if is_text else []
+        return len(units) >= WORDS and distinct_n(units, 2) <= DIFFERENT

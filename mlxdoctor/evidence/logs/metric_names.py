@@ -27,14 +27,15 @@ SUMMARY_KEYS = frozenset(("train_runtime", "total_flos", "train_samples_per_seco
 #: A metric a row must hold at least one of to be a report on training; and one that makes it a
 #: report where something counts it.
 _METRIC = re.compile(r"(?:^|_)(?:loss|reward|rewards|kl|perplexity|ppl)(?:_|$)")
-_SCORES = (
-    r"accuracy|acc|f1|auc|mrr|matthews_correlation|exact_match|bleu(?:_?\d)?|rouge\w{0,4}"
+#: Scores, by their canonical names or as texts have them.
+SCORES = (
+    r"accuracy|acc|f1|auc|mrr|matthews_correlation|exact_match|bleu(?:(?:_|-)?\d)?|rouge-?\w{0,4}"
     r"|asr|(?:success|solve|win)_?rate"
 )
-SCORE = re.compile(rf"(?:^|_)(?:{_SCORES})(?:_|$)")
+SCORE = re.compile(rf"(?:^|_)(?:{SCORES})(?:_|$)")
 #: A column that only rows that were looked at can have, and a score of them, by its own name.
 HELD_OUT = r"(?:last_)?(?:eval|valid|validation|val|dev|test|held(?:_?out)?)_"
-HELD_OUT_SCORE = re.compile(rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{_SCORES}))")
+HELD_OUT_SCORE = re.compile(rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES}))")
 
 _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
 

@@ -22,7 +22,6 @@ _MARKUP = 4
 _COUNTED = 0.3
 #: Characters before a match that are shown with it.
 _BEFORE = 30
-
 #: What ends a sentence, and the blanks behind it.
 _SENTENCE_ENDS = re.compile(r"[.!\n]\s*")
 
@@ -123,7 +122,7 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
             matches = {row: match for row, match in matches.items() if match[0] == text}
         if leftover.varied:
-            # What most of them close with is a phrase.
+            # What several of them close with is a phrase, and no question of their own.
             closing = {row: _SENTENCE_ENDS.split(pairs[row].answer.strip())[-1] for row in matches}
             (phrase, _), *_ = Counter(closing.values()).most_common(1) or [("", 0)]
             matches = {row: matches[row] for row, last in closing.items() if last != phrase}
