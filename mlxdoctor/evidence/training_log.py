@@ -4,6 +4,7 @@ Nothing is invented: a row that names no iteration is numbered as a row, and say
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -83,6 +84,20 @@ class TrainingLog:
         # mlx-lm names the adapter it resumes from before it counts all parameters.
         trainable = self.notes.trainable
         return False if trainable and trainable.total_millions is not None else None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What each run is called: a column's name, or the heading that no other run has."""
+        ends = [0, *(run.last_line for run in self.segments)]
+        above = [
+            [text for line, text in self.notes.headings if end < line < run.first_line]
+            for run, end in zip(self.segments, ends, strict=False)
+        ]
+        counted = Counter(text for texts in above for text in set(texts))
+        return [
+            run.name or next((text for text in reversed(texts) if counted[text] == 1), "")
+            for run, texts in zip(self.segments, above, strict=True)
+        ]
 
     @classmethod
     def find(cls, run: RunView) -> "TrainingLog":

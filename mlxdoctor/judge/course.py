@@ -71,7 +71,7 @@ VALIDATIONS = 4
 #: The highest loss over the first, and noises of a report, from which on a rise on the way is told.
 PEAK, PEAK_NOISES = 1.25, 5.0
 #: Other runs of a log that are told.
-MOST = 3
+MOST = 4
 #: Updates after which little is learned for good: after ten, 62 sound runs of real text have 0.15
 #: and more of the fall of their loss before them.
 TRIAL = 12
@@ -88,6 +88,9 @@ PASS = 0.25
 
 _HELD_OUT = re.compile(HELD_OUT)
 _VALIDATED = re.compile(r"\b(?:val|eval)", re.IGNORECASE)
+
+#: The losses that runs are told by, and their words.
+_LOSSES = {"val_loss": "validation loss", "train_loss": "training loss"}
 
 _NEAR_ZERO = (
     "[Both losses end near zero{both}|The training loss ends near zero and the validation loss at "
@@ -211,20 +214,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
                 "text": quoted(text.strip()),
             },
         )
-    others = [_of_another(one) for one in log.segments if one is not segment]
-    if told := list(filter(None, others)):
-        more = len(told) - MOST
-        figures: dict[str, Measurement] = {
-            "others": len(told),
-            "told": "; ".join(told[:MOST]),
-            "more": more if more > 0 else None,
-            "lines": _lines(segment),
-        }
-        yield Seen(
-            "The log has {others:* more run}: {told}[; and {more} more]. Judged is that of "
-            "{lines}.",
-            figures,
-        )
+    yield from _beside(log)
 
 
 def _scored(segment: Segment) -> Iterator[Seen]:
@@ -553,16 +543,45 @@ def closing(segment: Segment) -> list[str]:
     ]
 
 
-def _of_another(segment: Segment) -> str:
-    """What another run of the log shows, in a clause; "" for nothing."""
-    told = [
+def _beside(log: TrainingLog) -> Iterator[Seen]:
+    """The other runs of a log, and which of all ends lowest."""
+    main = log.main
+    runs = [run for run in log.segments if run is main or _ends(run) or run.reports > 1]
+    names = dict(zip(map(id, log.segments), log.names, strict=True))
+
+    def called(run: Segment) -> str:
+        name = names[id(run)]
+        return _lines(run) + (f" ({quoted(name)})" if name else "")
+
+    others = [f"{called(run)}, {_ends(run) or 'without a loss'}" for run in runs if run is not main]
+    if not others:
+        return
+    # By the first of the losses that all of them have.
+    loss = next((name for name in _LOSSES if all(len(run.finite(name)) for run in runs)), "")
+    lowest = min(runs, key=lambda run: run.finite(loss).facts.end) if loss else None
+    more = len(others) - MOST
+    yield Seen(
+        "The log has {others:* more run}: {told}[; and {more} more]. Judged is that of {judged}."
+        "[ The {loss} ends lowest in {lowest}.]",
+        {
+            "others": len(others),
+            "told": "; ".join(others[:MOST]),
+            "more": more if more > 0 else None,
+            "judged": called(main),
+            "loss": _LOSSES.get(loss),
+            "lowest": None if lowest is None else _lines(lowest),
+        },
+    )
+
+
+def _ends(segment: Segment) -> str:
+    """Where the losses of a run begin and end, in a clause; "" of none."""
+    return ", ".join(
         f"{words} {losses.values[0]:.3f}"
         + (f" to {losses.values[-1]:.3f}" if len(losses) > 1 else "")
-        for name, words in (("val_loss", "validation loss"), ("train_loss", "training loss"))
+        for name, words in _LOSSES.items()
         if (losses := segment.get(name)) is not None and len(losses)
-    ]
-    is_run = told or segment.reports > 1
-    return f"{_lines(segment)}, {', '.join(told) or 'without a loss'}" if is_run else ""
+    )
 
 
 def _lines(segment: Segment) -> str:

@@ -203,8 +203,23 @@ def test_the_test_and_other_runs_are_told(logs: LogWriter) -> None:
     assert said[-2] == "The test loss is 0.452."
     assert said[-1] == (
         "The log has 1 more run: lines 1 to 3, validation loss 4.500, training loss 3.500 to "
-        "2.500. Judged is that of lines 4 to 6."
+        "2.500. Judged is that of lines 4 to 6. The validation loss ends lowest in lines 4 to 6."
     )
+
+
+def test_runs_are_told_by_what_stands_above_them_alone(logs: LogWriter) -> None:
+    tables = [
+        f"Results\nWhen r = {rank}, epochs = 2:\n| Epoch | Validation Loss |\n|---|---|\n"
+        f"| 1 | {2.0 + rank} |\n| 2 | {1.5 + rank} |\n"
+        for rank in (8, 4, 16)
+    ]
+    (*_, told) = courses(logs.text(*tables))
+    assert told.measured["told"] == (
+        "lines 5 to 6 (“When r = 8, epochs = 2:”), validation loss 10.000 to 9.500; "
+        "lines 12 to 13 (“When r = 4, epochs = 2:”), validation loss 6.000 to 5.500"
+    )
+    assert told.measured["judged"] == "lines 19 to 20 (“When r = 16, epochs = 2:”)"
+    assert told.measured["lowest"] == "lines 12 to 13"
 
 
 @pytest.mark.parametrize(("end", "is_told"), [(0.4, True), (1.2, False)])

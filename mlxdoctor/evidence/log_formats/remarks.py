@@ -1,6 +1,6 @@
 """What a log says in lines that are no reports: scores, what was skipped, and texts that repeat.
 
-It is kept as it stands there, to be quoted.
+It is kept as it stands there, to be quoted; so are headings, which name the runs below them.
 """
 
 import re
@@ -25,6 +25,13 @@ _SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])")
 #: Of batches, of rows and of updates; other programs skip, too.
 _OF_TRAINING = re.compile(
     r"\b(?:step|batch|update|iter|row|sample|example|group|prompt|reward)", re.IGNORECASE
+)
+#: `== fold 2 of 5 ==`, `## LoRA, rank 8`, `When r = 8, lr = 2e-4`.
+_HEADING = re.compile(
+    r"^\s{0,4}(?:#{1,6}\s|[-=*─━~]{2,80}\s?)\W{0,3}\w.{2,}"
+    r"|\b(?:fold|run|experiment|trial|seed|stage|phase|variant|round|attempt|lr|learning[ _]rate"
+    r"|rank|r)\s?[:=#]?\s?\$?\d",
+    re.IGNORECASE,
 )
 _FIGURE = re.compile(r"\d+")
 #: Words of a text that can repeat itself, and the share of its pairs of words that are different
@@ -53,6 +60,8 @@ class Remarks(LineFormat):
         elif len(line) > 4 * WORDS and self._repeats(line):
             known = self.notes.repetitive
         else:
+            if len(line) <= MAX_SAID and _HEADING.search(line):
+                self.notes.headings.append((number, line.strip(" #=*-─━~\t")))
             return False
         # How a text that repeats itself ends shows it best.
         part = line[-MAX_SAID:] if known is self.notes.repetitive else line[:MAX_SAID]

@@ -122,8 +122,8 @@ class _Rows:
         once = np.ones(len(self.named), bool)
         if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
             return once
-        losses = self._column(_loss_in)
-        reported, apart = dict[tuple[float, ...], int](), [0.0]
+        losses = self._column(_any_loss_in)
+        reported, apart = dict[tuple[float, ...], int](), list[float]()
         roles = [self.shapes[owner].role for owner in self.owner.tolist()]
         # An epoch may count its steps anew.
         epochs = _filled(self._column(_epoch_in), 0.0).round(2).tolist()
@@ -135,7 +135,8 @@ class _Rows:
                 once[row] = False
                 apart += [abs(losses[row] / losses[first] - 1.0)] if losses[first] else []
         is_doubled = np.count_nonzero(~once) >= _TWICE * len(once)
-        return once if is_doubled and np.nanmedian(apart) < _ALIKE else np.ones_like(once)
+        is_same = bool(apart) and np.nanmedian(apart) < _ALIKE
+        return once if is_doubled and is_same else np.ones_like(once)
 
     def values(self, place: int) -> dict[str, float]:
         """What the row at a place reports."""
@@ -429,6 +430,11 @@ def _epoch_in(shape: Shape) -> int | None:
 
 def _loss_in(shape: Shape) -> int | None:
     return shape.columns.index("train_loss") if shape.role == TRAIN else None
+
+
+def _any_loss_in(shape: Shape) -> int | None:
+    names = [name for name in ("train_loss", "val_loss") if name in shape.columns]
+    return shape.columns.index(names[0]) if names else None
 
 
 def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:
