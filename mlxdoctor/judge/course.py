@@ -569,7 +569,7 @@ def _beside(log: TrainingLog) -> Iterator[Seen]:
             "more": more if more > 0 else None,
             "judged": called(main),
             "loss": _LOSSES.get(loss),
-            "lowest": None if lowest is None else _lines(lowest),
+            "lowest": None if lowest is None else called(lowest),
         },
     )
 

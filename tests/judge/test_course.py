@@ -219,7 +219,7 @@ def test_runs_are_told_by_what_stands_above_them_alone(logs: LogWriter) -> None:
         "lines 12 to 13 (“When r = 4, epochs = 2:”), validation loss 6.000 to 5.500"
     )
     assert told.measured["judged"] == "lines 19 to 20 (“When r = 16, epochs = 2:”)"
-    assert told.measured["lowest"] == "lines 12 to 13"
+    assert told.measured["lowest"] == "lines 12 to 13 (“When r = 4, epochs = 2:”)"
 
 
 @pytest.mark.parametrize(("end", "is_told"), [(0.4, True), (1.2, False)])
