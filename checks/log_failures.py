@@ -251,9 +251,12 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
         return False
     losses = segment.get("train_loss")
     steps = np.diff(losses.iterations) if losses is not None else ()
-    # A report that would come next must fit before the announced end.
+    # A report that would come next must fit before the announced end, which a count from 0 never
+    # reaches.
     interval = int(np.median(steps)) if len(steps) else 0
-    return reached < UNFINISHED * announced and reached + interval <= announced
+    is_from_zero = losses is not None and int(losses.iterations[0]) == 0
+    last = announced - is_from_zero
+    return reached < UNFINISHED * announced and reached + interval <= last
 
 
 def _warned(log: TrainingLog) -> Iterator[Sign]:

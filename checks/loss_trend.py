@@ -207,6 +207,9 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     is_level = constant is not None and line.low <= 0.0 <= line.high and not is_lower
     if max(learned, fall) >= FALL and not is_level:
         return
+    # What rises for certain is no small step.
+    if constant is None and at_most < 0.0:
+        return
     # Levels of noisy reports may differ by as much; a line through all of them decides for a fall.
     is_open = _opens_late(segment) or max(at_most - _POSSIBLE_FALL, curve.fall - FALL) >= 0.0
     is_short = segment.axis in ("iteration", "step") and losses.iterations[-1] < _FEW_ITERATIONS

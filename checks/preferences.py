@@ -43,9 +43,15 @@ REWARDS = ("reward", "length", "cut_off", "signal", "distance")
 #: Reports of a margin or of a reward below which no course is seen.
 REPORTS = 4
 #: Column -> by how much it rises where something was learned, and by how many noises of one report:
-#: fifty times the last printed digit of a margin, and what a mean of a few answers can be told
-#: apart by.
-LEARNED = {"held_out_margin": (0.05, 0.0), "margin": (0.05, 3.0), "reward": (0.02, 1.15)}
+#: fifty times the last printed digit of a margin, what a mean of a few answers is told apart by,
+#: and a tenth of the pairs.
+LEARNED = {
+    "held_out_margin": (0.05, 0.0),
+    "margin": (0.05, 3.0),
+    "reward": (0.02, 1.15),
+    "held_out_accuracy": (0.1, 0.0),
+    "accuracy": (0.1, 3.0),
+}
 #: The share of groups without a spread from which on it is all of them, but for rounding.
 ALL_GROUPS = 0.99
 #: Reports of a reward in which a policy that learns anything has earned more.

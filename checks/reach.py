@@ -91,6 +91,12 @@ _EXPECTED = "at most {reached:.2f}"
             fix="Train the same configuration with mlx_lm.lora and compare the first reports; "
             "look at a step of the trainer with `mlxdoctor probe FILE:FUNCTION`.",
         ),
+        "settings-learn": Symptom.info(
+            "the run's own settings teach what it lacks",
+            says="Made again with the run's own settings and as many updates, the loss on these "
+            "rows is {whole:.2f}, and the run's {tuned:.2f}: neither rate nor scale spoiled it.",
+            expected="a run that learns as much",
+        ),
         "far-above": Symptom.error(
             "the run ended far above what its rows teach",
             says=f"{_REACHED}{_OWN}.",
@@ -129,6 +135,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
     if reach.lacking > LACKING and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
         severity = Severity.WARNING if reach.lacking <= FAR else None
         yield Sign("not-what-was-learned", measured, severity=severity)
+        yield from [Sign("settings-learn", measured)] if reach.falls_short else []
         return
     if reach.is_ahead or reach.shortfall <= SHORT:
         is_made = reach.planned is None and reach.split == "validation"

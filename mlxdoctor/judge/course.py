@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from mlxdoctor.engines.series import (
+    SeriesFacts,
     blocks,
     lone_peaks,
     median,
@@ -49,6 +50,8 @@ WIDE = 0.5
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
 #: 7 of 227 sound public logs end there, and 31 of 169 others.
 UNREADABLE = 4.0
+#: Nats of a blind guess among more tokens than any model has.
+GUESS = 13.0
 #: Share of a loss within which it is level, whatever its noise, and at most; and share of the run
 #: that a level has at least.
 LEVEL, WOBBLE, LEVEL_SHARE = 0.02, 0.1, 0.3
@@ -115,7 +118,8 @@ _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f}, where few sound runs end,]"
     "[ (median of the last {level_of} reports, to {unit} {last_at})| at {unit} {last_at}]"
-    "[, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} ({lowest:.3f})]."
+    "[, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} ({lowest:.3f}), and ends "
+    "{regained:.1%} above that]."
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
     "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
     "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
@@ -124,8 +128,8 @@ _FELL = (
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
     "where rows are learned by heart, or where a running mean begins anew.]"
-    "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}: since then it "
-    "fell on rows that had been seen, and these may be known by heart.]"
+    "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
+    "since then it fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within "
     "{level_by:.2g} of that.| In the second "
     "half of the run it fell by {brought:.3f}.| In the second half of the run it fell no "
@@ -361,7 +365,7 @@ def _course(
         "first": median(losses.values[:width]),
         "last": median(losses.values[-width:]),
         "levels": f" (medians of {width} reports)" if width > 1 else "",
-        "goes": "falls" if has_fallen and not is_noise and facts.last < facts.first else "goes",
+        "goes": _verb(facts, has_fallen=has_fallen and not is_noise),
         "only": facts.first if f"{np.ptp(losses.values):.3f}" == "0.000" else None,
         "low": facts.lowest,
         "low_at": f" at {segment.unit} {facts.lowest_at}" if is_held_out else "",
@@ -372,6 +376,14 @@ def _course(
         "alone": "" if is_alone and len(losses) > 1 and not segment.is_preference else None,
     }
     return Seen(_LIES, named)
+
+
+def _verb(facts: SeriesFacts, *, has_fallen: bool) -> str:
+    """What a loss does from its first to its last level; "goes" of one that does neither."""
+    if has_fallen and facts.last < facts.first:
+        return "falls"
+    has_risen = facts.points >= ENOUGH and fall_in_noises(facts) < -CHANCE
+    return "rises" if has_risen and facts.last > facts.first else "goes"
 
 
 def _width(losses: Series) -> int:
@@ -422,9 +434,13 @@ def _fall(
     named: dict[str, Measurement] = {
         "last": last,
         "level_of": None if is_held_out else level_of(facts),
-        "lowest_at": facts.lowest_at if is_held_out and facts.lowest < last else None,
+        "lowest_at": facts.lowest_at
+        if is_held_out and last >= (1.0 + VISIBLE) * facts.lowest
+        else None,
         "lowest": facts.lowest,
-        "perplexity": math.exp(last) if UNREADABLE <= last < 20.0 else None,
+        "regained": last / facts.lowest - 1.0 if facts.lowest > 0.0 else None,
+        # What begins above a guess is no mean over tokens.
+        "perplexity": math.exp(last) if last >= UNREADABLE and facts.first < GUESS else None,
         "share": share if (share := 1.0 - last / facts.first) < SMALL else None,
         "peak": float(levels[peak]) if has_risen else None,
         "peak_of": width if width > 1 else None,
@@ -441,7 +457,7 @@ def _fall(
     at, levels = blocks(losses.iterations, values)
     is_one_pass = 0.0 < passes < PASSES
     if not (is_held_out or is_one_pass) and (flight := stairs(levels)) is not None:
-        named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0])}
+        named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0]), "falling": None}
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
@@ -503,7 +519,11 @@ def _since_first_pass(segment: Segment, losses: Series) -> dict[str, Measurement
         return {}
     level = median(losses.values[:first][-losses.facts.edge :])
     is_far = 0.0 < losses.facts.end <= BY_HEART * level
-    return {"passed": level, "pass_at": int(places[first - 1])} if is_far else {}
+    if not is_far:
+        return {}
+    count = min(first, losses.facts.edge)
+    of = f" (median of {count} reports)" if count > 1 else ""
+    return {"passed": level, "passed_of": of, "pass_at": int(places[first - 1])}
 
 
 def _plateau(losses: Series) -> dict[str, Measurement]:
@@ -579,9 +599,17 @@ def _ends(segment: Segment) -> str:
     return ", ".join(
         f"{words} {losses.values[0]:.3f}"
         + (f" to {losses.values[-1]:.3f}" if len(losses) > 1 else "")
+        + (_lowest(losses.finite, segment.unit) if name == "val_loss" else "")
         for name, words in _LOSSES.items()
         if (losses := segment.get(name)) is not None and len(losses)
     )
+
+
+def _lowest(losses: Series, unit: str) -> str:
+    """Where a loss was lowest that rose again, in words behind it; "" of another."""
+    facts = losses.facts
+    has_risen = facts.points > 1 and facts.last - facts.lowest >= VISIBLE
+    return f" (lowest {facts.lowest:.3f}, {unit} {facts.lowest_at})" if has_risen else ""
 
 
 def _lines(segment: Segment) -> str:

@@ -79,7 +79,9 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         is_none = not np.any(segment.finite(name).values)
         is_high = course.first > 0.0 and begins_high(course)
         fall = 1.0 - course.end / course.first if is_high else course.fall
-        return {"fallen": fall if is_none and math.isfinite(fall) else 0.0}
+        # Answers that are all rewarded alike have none, and others have.
+        is_rewarded = segment.is_preference and not is_none
+        return {"excused": fall if is_none and math.isfinite(fall) else float(is_rewarded)}
     if name == "seconds_per_iteration":
         took, planned = segment.finite("val_seconds"), segment.announced_iterations
         speed = segment.finite("iterations_per_second").facts.median

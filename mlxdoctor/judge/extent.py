@@ -48,10 +48,15 @@ def extent(log: TrainingLog) -> list[str]:
     """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
     header, segment = log.notes.header, log.main
     rates, rows = segment.finite("learning_rate").facts, header.get("rows")
-    told = [f"{rows} rows to train on"] if rows else []
-    told += _passes(log)
-    if seconds := float(header.get("runtime", 0.0)):
-        told.append(f"{duration(seconds)} of training")
+    told = []
+    # Of several runs it is not known which a figure is of.
+    if len(log.segments) < 2:
+        told += [f"{rows} rows to train on"] if rows else []
+        told += _passes(log)
+        if seconds := float(header.get("runtime", 0.0)):
+            told.append(f"{duration(seconds)} of training")
+    if segment.repeats:
+        told.append(f"{_counted(segment.repeats, 'report')} that stand twice")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
     if rates.points:
         by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []

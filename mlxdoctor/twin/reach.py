@@ -32,7 +32,7 @@ from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, says_how
+from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, recipe_of, says_how
 from mlxdoctor.twin.settings import Settings
 
 if TYPE_CHECKING:
@@ -469,13 +469,17 @@ class _Measuring:
                 return found
         if found.own is None:
             if not says_how(self.run):
-                return found  # The settings are mlx-lm's defaults, and not the run's.
+                # The settings are mlx-lm's defaults, and not the run's.
+                if not says_how(self.run, assumes_adam=True):
+                    return found
+                self.settings = recipe_of(self.run, assumes_adam=True).whole()
             own = self._after_own(self.settings)
             if own is None:
                 return replace(found, left_out="no time was left to try the run's own settings")
             found = replace(found, own=own.mean)
-        if found.own is None or not found.is_of_the_settings:
-            return found
+        if not found.is_of_the_settings:
+            return found if found.is_replayed else self._made_whole(found)
+        assert found.own is not None, "its settings were tried"
         gap, gained = found.own - found.reached, found.untouched - found.reached
         for name, changed in self._changes(reference, found.rate):
             after = self._after_own(changed)
@@ -488,6 +492,14 @@ class _Measuring:
                 found = replace(found, setting=name, before=values[0], after=values[1])
                 return replace(found, cured=after.mean)
         return found
+
+    def _made_whole(self, found: Reach) -> Reach:
+        """With all of the run's updates: a rate that is too high may destroy a model late."""
+        made = self._after_own(self.settings, updates_of(self.settings))
+        if made is None:
+            return found
+        as_found = replace(found, own=made.mean)
+        return as_found if as_found.is_of_the_settings else replace(found, whole=made.mean)
 
     def _changes(self, reference: Settings, rate: float) -> Iterator[tuple[str, Settings]]:
         """The setting that is changed back, and all settings with it."""

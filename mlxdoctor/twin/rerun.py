@@ -77,19 +77,27 @@ class Recipe:
             self.config.path,
         )
 
+    def whole(self) -> Settings:
+        """Settings of all of the run's iterations."""
+        return replace(self.as_recorded(), iters=self.iterations)
+
     def as_recorded(self) -> Settings:
         """Settings of one iteration as recorded, for what is worked out without a rerun."""
         return self.settings(Path("adapters"), 1, self.seed)
 
 
-def recipe_of(run: RunView) -> Recipe:
+def recipe_of(run: RunView, *, assumes_adam: bool = False) -> Recipe:
     """How to make a run again.
+
+    Args:
+        assumes_adam: whether a rate and a number of updates are enough, the optimizer unsaid.
 
     Raises:
         Missing: it left too little for that.
     """
     config, model, dataset = run.need(TrainingConfig), run.need(BaseModel), run.need(Dataset)
-    if not config.states_steps:
+    is_enough = assumes_adam and bool(config.learning_rate and config.iters)
+    if not (config.states_steps or is_enough):
         raise Missing(
             f"{config.path.name} does not say how the run was trained; "
             "a configuration of mlx_lm.lora does"
@@ -172,8 +180,7 @@ class AsConfigured:
 
         base, dataset = run.need(BaseModel), run.need(Dataset)
         if says_how(run):
-            recipe = recipe_of(run)
-            settings = replace(recipe.as_recorded(), iters=recipe.iterations)
+            settings = recipe_of(run).whole()
         else:
             config = run.get(TrainingConfig)
             data = dataset.path if dataset.path.is_dir() else dataset.path.parent
@@ -228,10 +235,10 @@ def in_few_widths(parts: Parts) -> Parts:
     return replace(parts, batches=batches)
 
 
-def says_how(run: RunView) -> bool:
-    """Whether the run left what it takes to make it again."""
+def says_how(run: RunView, *, assumes_adam: bool = False) -> bool:
+    """Whether the run left what it takes to make it again; as `recipe_of`."""
     try:
-        recipe_of(run)
+        recipe_of(run, assumes_adam=assumes_adam)
     except Missing:
         return False
     return True

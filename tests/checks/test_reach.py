@@ -53,6 +53,12 @@ def cured(setting: str, before: str, after: str = "a constant rate") -> dict[str
         # As configured the twin learns: the trainer or the file is at fault.
         (3.1, {"own": 2.5}, {"not-what-was-learned": "error"}),
         (4.9, {"own": 3.0}, {"not-what-was-learned": "error"}),
+        # So it does with as many updates as the run made.
+        (
+            3.1,
+            {"own": 2.5, "whole": 1.0},
+            {"not-what-was-learned": "error", "settings-learn": "info"},
+        ),
         # The log is that of these files: neither is at fault.
         (3.1, {"own": 2.5, "is_replayed": True}, {"far-above": "error"}),
         (3.1, cured("learning_rate", "1e-08", "0.0001"), {"rate-too-low": "error"}),

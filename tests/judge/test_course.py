@@ -18,8 +18,8 @@ from tests.checks.log_evidence import LogWriter
             {1: 2.9, 20: 0.8, 30: 0.75, 50: 0.78},
             [
                 "The validation loss fell from 2.900 before the first update to 0.780 at iteration "
-                "50; it was lowest at iteration 30 (0.750). On the way: 0.800 (iteration 20), "
-                "0.750 (30).",
+                "50; it was lowest at iteration 30 (0.750), and ends 4.0% above that. On the way: "
+                "0.800 (iteration 20), 0.750 (30).",
                 "The training loss fell from 2.800 at iteration 10 to 1.000 at iteration 50. On "
                 "the way: 1.200 (iteration 20), 1.100 (30), 1.000 (40). It ends 0.22 above the "
                 "validation loss.",

@@ -21,14 +21,15 @@ _SCORE = re.compile(
     r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d",
     re.IGNORECASE,
 )
+_SETTING = re.compile(r"\bweights?\b", re.IGNORECASE)
 _SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])")
 #: Of batches, of rows and of updates; other programs skip, too.
 _OF_TRAINING = re.compile(
     r"\b(?:step|batch|update|iter|row|sample|example|group|prompt|reward)", re.IGNORECASE
 )
-#: `== fold 2 of 5 ==`, `## LoRA, rank 8`, `When r = 8, lr = 2e-4`.
+#: `== Training with LoRA ==`, `## rank 8`, `When r = 8, lr = 2e-4`.
 _HEADING = re.compile(
-    r"^\s{0,4}(?:#{1,6}\s|[-=*─━~]{2,80}\s?)\W{0,3}\w.{2,}"
+    r"^\s{0,4}(?:#{1,6}\s|[-=*─━~]{2,80}\s).{0,60}\b(?:train|fine-?tun|q?lora\b|dora\b|sft\b|dpo\b)"
     r"|\b(?:fold|run|experiment|trial|seed|stage|phase|variant|round|attempt|lr|learning[ _]rate"
     r"|rank|r)\s?[:=#]?\s?\$?\d",
     re.IGNORECASE,
@@ -55,7 +56,7 @@ class Remarks(LineFormat):
     def read(self, number: int, line: str) -> bool:
         if "kip" in line.lower() and _SKIPS.search(line) and _OF_TRAINING.search(line):
             known = self.notes.skips
-        elif _SCORE.search(line):
+        elif _SCORE.search(line) and not _SETTING.search(line):
             known = self.notes.scores
         elif len(line) > 4 * WORDS and self._repeats(line):
             known = self.notes.repetitive

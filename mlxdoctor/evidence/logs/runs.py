@@ -135,7 +135,8 @@ class _Rows:
                 once[row] = False
                 apart += [abs(losses[row] / losses[first] - 1.0)] if losses[first] else []
         is_doubled = np.count_nonzero(~once) >= _TWICE * len(once)
-        is_same = bool(apart) and np.nanmedian(apart) < _ALIKE
+        known = np.array([each for each in apart if math.isfinite(each)])
+        is_same = len(known) > 0 and median(known) < _ALIKE
         return once if is_doubled and is_same else np.ones_like(once)
 
     def values(self, place: int) -> dict[str, float]:
