@@ -1,7 +1,7 @@
 """The training loop: from settings to adapter files, one readable pass."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -106,28 +106,24 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
     return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder, *counts)
 
 
-def first_losses(start: Prepared, iterations: int, is_late: Callable[[], bool]) -> list[float]:
+def first_losses(start: Prepared, iterations: int) -> Iterator[float]:
     """The loss of each of a run's first iterations, nats a token; nothing is written.
 
     Args:
         start: the run, whose model is trained.
-        iterations: how many.
-        is_late: asked after each whether to stop.
+        iterations: how many at the most.
     """
     settings, made = start.settings, start.parts.batches(start.settings)
     optimizer = build_optimizer(settings)
     optimizer.init(start.model.trainable_parameters())
-    batches, take, losses = made.train(start.rows.train), stepper(start, optimizer), []
+    batches, take = made.train(start.rows.train), stepper(start, optimizer)
     start.model.train()
     for iteration in range(1, iterations + 1):
         batch = next(batches)
         if start.rows.valid and _validates_before(settings, iteration):
             # A validation draws its order from the generator of the training batches.
             next(iter(made.evaluation(start.rows.valid, settings.val_batches)), None)
-        losses.append(take(batch, _is_update(settings, iteration)).train_loss)
-        if is_late():
-            break
-    return losses
+        yield take(batch, _is_update(settings, iteration)).train_loss
 
 
 def _is_update(settings: Settings, iteration: int) -> bool:

@@ -63,12 +63,6 @@ class Prepared:
         """
         return list(islice(self.parts.batches(self.settings).train(self.rows.train), count))
 
-    def held_out(self, count: int) -> list[Batch]:
-        """Batches of validation rows, always the same; none where the run has too few."""
-        if len(self.rows.valid) < self.settings.batch_size:
-            return []
-        return list(self.parts.batches(self.settings).evaluation(self.rows.valid, count))
-
 
 def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     """Load the model, encode the rows, attach the adapter, and seed MLX's random generator.
