@@ -7,7 +7,6 @@ from itertools import count
 
 import mlx.core as mx
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
 from mlxdoctor.measure.training_step.trainer import Trainer
@@ -15,24 +14,11 @@ from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.loop import stepper
 from mlxdoctor.twin.masked_loss import losses_of
 from mlxdoctor.twin.predict import Timed, TimedBatch
-from mlxdoctor.twin.prepared import Prepared, prepared
-from mlxdoctor.twin.settings import TABLE, Settings
+from mlxdoctor.twin.prepared import Prepared
 from mlxdoctor.twin.step import build_optimizer
 
 #: Updates, and batches of a validation, that are timed, each twice: a new shape is compiled.
 TIMED, HELD = 8, 8
-
-
-def prepared_run(config: TrainingConfig) -> Prepared:
-    """A run as it stands before its first step: model, adapter, rows and loss.
-
-    Without a table of ours it is prepared as `mlx_lm.lora` trains it, on the installed
-    mlx-lm's own loss. MLX's global random generator is seeded, as it is by the run.
-    """
-    settings = Settings.from_values(config.values, config.path)
-    if TABLE not in config.values:
-        settings = replace(settings, mode="parity")
-    return prepared(settings)
 
 
 def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
