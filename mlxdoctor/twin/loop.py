@@ -51,7 +51,7 @@ def train(
             # On a Mac, keep the model in memory while it is trained, as mlx-lm does.
             most: Any = mx.device_info()["max_recommended_working_set_size"]
             stack.callback(mx.set_wired_limit, mx.set_wired_limit(most))
-        if (reason := tell(plan_of(start, optimizer))) is not None:
+        if (reason := tell(plan_of(start))) is not None:
             return TrainingResult(reason, adapter_path=folder)
         write_config(settings)
         add_metrics(folder, None)

@@ -73,7 +73,7 @@ class TrainingResult:
     adapter_path: Path = Path()
 
 
-#: What a run is about to train, with which memory, on what: lines for a person.
+#: What a run is about to train: lines for a person.
 Plan = tuple[str, ...]
 #: Called with the plan, after each validation and after each step; a text it returns for the
 #: plan or for a step ends the run with that reason.
