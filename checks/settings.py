@@ -226,8 +226,6 @@ def _out_of_range(config: TrainingConfig) -> Iterator[Sign]:
 def _meant(key: str) -> str:
     """The key of mlx-lm that an unknown key means; "" if none is known."""
     plain = key.lower().replace("-", "_").strip()
-    if plain in MLX_LM_KEYS:
-        return plain
     close = get_close_matches(plain, MLX_LM_KEYS, n=1, cutoff=0.85)
     return MEANT.get(plain) or next(iter(close), "")
 

@@ -14,14 +14,14 @@ from mlxdoctor.evidence.checkpoints import Checkpoint
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing
-from mlxdoctor.evidence.supervision import Role, build
+from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.judge import collapse
 from mlxdoctor.judge.save_flaws import LOST_SHARE
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
 from mlxdoctor.models.forward import answer
 from mlxdoctor.models.load import LoadedModels, end_tokens, load
-from mlxdoctor.models.losses import ENOUGH_ROWS, Meter, RowLosses, RowPass
+from mlxdoctor.models.losses import ANSWERS, ENOUGH_ROWS, Meter, target_losses
 from mlxdoctor.models.prompts import prompts_for
 from mlxdoctor.run import Run
 
@@ -172,17 +172,14 @@ class SaveMeasure:
             failure = re.sub(r" at \S+", "", models.load_failure)
             return Behaviour(np.empty(0), np.empty(0), failure=failure)
         meter = Meter(models, self._tokenizer)
-        token_losses = meter.measure([self._rows], ROWS)
-        pairs = [
-            (_answer_loss(row, row.base), _answer_loss(row, row.tuned))
-            for row in token_losses.rows
-            if row.tuned is not None
-        ]
-        losses = np.array(pairs, np.float64).reshape(-1, 2)
+        measured = meter.measure([self._rows], ROWS).compared
+        both = [[target_losses(row, which, ANSWERS) for which in models.names] for row in measured]
+        means = [[each.mean() for each in losses] for losses in both if len(losses[0])]
+        base, tuned = np.array(means, np.float64).reshape(-1, 2).T
         if self._of_base is None:
             self._of_base = self._collapsed(models.select("base"))
-        tuned = self._collapsed(models.select("tuned"))
-        return Behaviour(losses[:, 1], losses[:, 0], rate(tuned, self._of_base))
+        collapsed = self._collapsed(models.select("tuned"))
+        return Behaviour(tuned, base, rate(collapsed, self._of_base))
 
     def _collapsed(self, model: object) -> list[bool]:
         """Whether each prompt's answer, without the token that ends it, is collapsed."""
@@ -190,10 +187,3 @@ class SaveMeasure:
             collapse.is_collapsed([token for token in tokens if token not in self._ends])
             for tokens in answer(model, self._prompts, self._ends, MAX_TOKENS)
         ]
-
-
-def _answer_loss(row: RowLosses, losses: RowPass) -> float:
-    """Mean loss of the answer and its end token; of the whole row where it has no answer."""
-    roles = row.roles[1 : 1 + len(losses.next)]
-    chosen = losses.next[(roles == Role.ANSWER) | (roles == Role.END)]
-    return float((chosen if len(chosen) else losses.next).mean())

@@ -347,6 +347,10 @@ class Targets(NamedTuple):
     until: Until = "padding"
 
 
+#: The answer of a row and its end token.
+ANSWERS = Targets(masks_prompt=True, until="end")
+
+
 @dataclass(frozen=True)
 class MeanLoss:
     """A mean over the targets of some rows, as `mlx_lm.lora` reports it.
@@ -376,7 +380,7 @@ def usual_targets(config: TrainingConfig | None) -> list[Targets]:
 def mean_loss(rows: Sequence[RowLosses], which: Which, targets: Targets) -> MeanLoss:
     """The loss of one model on some rows: over targets, not over rows."""
     is_measured = which == "base" or all(row.tuned is not None for row in rows)
-    losses = [_of(row, row.of(which), targets) for row in rows] if is_measured else []
+    losses = [target_losses(row, which, targets) for row in rows] if is_measured else []
     losses = [values for values in losses if len(values)]
     if not losses:
         return MeanLoss(math.nan, math.nan, 0)
@@ -392,8 +396,9 @@ def ratio(sums: Figures, counts: Figures) -> tuple[float, float]:
     return mean, math.sqrt(float((residuals**2).sum()) / max(len(sums) - 1, 1))
 
 
-def _of(row: RowLosses, losses: RowPass, targets: Targets) -> Floats:
-    """The losses of the row's targets."""
+def target_losses(row: RowLosses, which: Which, targets: Targets) -> Floats:
+    """One model's losses of a row's targets, in nats, float32 (targets,)."""
+    losses = row.of(which)
     first = max(row.prompt_length if targets.masks_prompt else 0, 1)
     last = len(row.tokens)
     ends = np.flatnonzero(row.roles == Role.END)

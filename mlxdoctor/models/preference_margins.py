@@ -63,17 +63,11 @@ class PreferenceMargins:
             losses = meter.measure([build(asked, tokenizer, config, name) for name in names], ROWS)
             likelier.append({(row.split, row.index): _gain(row) for row in losses.compared})
         chosen, rejected = likelier
-        gains = {
-            name: np.array(
-                [
-                    gain - rejected[place]
-                    for place, gain in chosen.items()
-                    if place[0] == name and place in rejected
-                ]
-            )
-            for name in names
-        }
-        return cls(models.sources, gains)
+        gains: dict[str, list[float]] = {name: [] for name in names}
+        for (name, index), gain in chosen.items():
+            if (name, index) in rejected:
+                gains[name].append(gain - rejected[name, index])
+        return cls(models.sources, {name: np.array(values) for name, values in gains.items()})
 
 
 def _gain(row: RowLosses) -> float:

@@ -10,7 +10,7 @@ from mlxdoctor.api import RunReport, examined
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Progress
+from mlxdoctor.evidence.kind import Missing, Progress
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -24,6 +24,7 @@ from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.template import duration
 from mlxdoctor.twin.predict import Device, Timed, predict_memory, predict_time
 from mlxdoctor.twin.reach import Reach
+from mlxdoctor.twin.rerun import recipe_of
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 #: What a plan can have; the rest comes with the run.
@@ -48,7 +49,7 @@ def examine(
     file, values = _stated(config)
     plan = planned_config(file, {**values, **keys})
     run = Run.planned(plan, options, progress=progress)
-    run, steps_timed, problem = _make_steps(run, plan, seconds) if steps else (run, None, "")
+    run, steps_timed, problem = _make_steps(run, seconds) if steps else (run, None, "")
     device: Device = "metal"
     if not elsewhere and memory is None:
         device, memory = machine_memory()
@@ -78,26 +79,25 @@ def _stated(config: Any) -> tuple[Path | None, dict[str, Any]]:
     return None, dict(values)
 
 
-def _make_steps(run: Run, config: TrainingConfig, seconds: float) -> tuple[Run, Timed | None, str]:
+def _make_steps(run: Run, seconds: float) -> tuple[Run, Timed | None, str]:
     """Make the first step, and some for their time.
 
     Returns:
         The run with what the first one showed, what the others took, and why something could not
         be made, as a sentence.
     """
-    from mlxdoctor.preflight.steps import first_step, prepared_run, timed
+    from mlxdoctor.preflight.steps import first_step, timed
+    from mlxdoctor.twin.prepared import prepared
 
     begun = time.perf_counter()
-    base, dataset = run.get(BaseModel), run.get(Dataset)
-    if base is None or dataset is None:
+    if run.get(BaseModel) is None or run.get(Dataset) is None:
         return run, None, "No step was made: it takes the base model and the data."
-    values = {**config.values, "model": str(base.path), "data": str(dataset.path)}
     try:
-        prepared = prepared_run(replace(config, values=values))
-        run = run.having(first_step(prepared, run.progress))
+        start = prepared(recipe_of(run).as_recorded())
+        run = run.having(first_step(start, run.progress))
         left = _TIMED_SHARE * seconds - (time.perf_counter() - begun)
-        return run, timed(prepared, max(left, 1.0)), ""
-    except InputError as error:
+        return run, timed(start, max(left, 1.0)), ""
+    except (InputError, Missing) as error:
         return run, None, f"No step could be made, or not all: {error}."
 
 

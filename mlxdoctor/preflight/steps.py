@@ -1,34 +1,24 @@
 """What a planned run's own steps show: the first one measured, and some timed. Imports MLX."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
 import mlx.core as mx
 
-from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.measure.training_step.measurement import TrainingStep, measure
 from mlxdoctor.measure.training_step.trainer import Trainer
-from mlxdoctor.twin.predict import Timed
-from mlxdoctor.twin.prepared import Prepared, prepared
-from mlxdoctor.twin.settings import TABLE, Settings
+from mlxdoctor.twin.batches import Batch
+from mlxdoctor.twin.loop import stepper
+from mlxdoctor.twin.masked_loss import losses_of
+from mlxdoctor.twin.predict import Timed, TimedBatch
+from mlxdoctor.twin.prepared import Prepared
 from mlxdoctor.twin.step import build_optimizer
-from mlxdoctor.twin.trials import trials_of
 
-#: Updates that are timed, each twice: where a shape is new, it is compiled.
-TIMED = 8
-
-
-def prepared_run(config: TrainingConfig) -> Prepared:
-    """A run as it stands before its first step: model, adapter, rows and loss.
-
-    Without a table of ours it is prepared as `mlx_lm.lora` trains it, on the installed
-    mlx-lm's own loss. MLX's global random generator is seeded, as it is by the run.
-    """
-    settings = Settings.from_values(config.values, config.path)
-    if TABLE not in config.values:
-        settings = replace(settings, mode="parity")
-    return prepared(settings)
+#: Updates, and batches of a validation, that are timed, each twice: a new shape is compiled.
+TIMED, HELD = 8, 8
 
 
 def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
@@ -47,14 +37,50 @@ def first_step(run: Prepared, progress: Progress | None = None) -> TrainingStep:
 
 
 def timed(run: Prepared, seconds: float) -> Timed:
-    """Make updates that change nothing for about so many seconds; the model stays as it was."""
+    """Make updates at a rate of 0 for about so many seconds: they leave the model as it was."""
     until = time.perf_counter() + seconds
+    optimizer = build_optimizer(replace(run.settings, lr_schedule=None, learning_rate=0.0))
+    optimizer.init(run.model.trainable_parameters())
+    take, each, number = stepper(run, optimizer), run.settings.grad_accumulation_steps, count(1)
 
-    def is_late() -> bool:
-        return time.perf_counter() > until
+    def train(batch: Batch) -> None:
+        take(batch, next(number) % each == 0)
 
-    trials = trials_of(run, TIMED)
+    def validate(batch: Batch) -> None:
+        losses_of(run.model, [batch], run.parts.loss)
+
+    batches = run.first_batches(TIMED * each + HELD)
+    # Of validation rows, or where those make none, of the training rows that come after.
+    held, trained = batches[TIMED * each :], batches[: TIMED * each]
+    if len(run.rows.valid) >= run.settings.batch_size:
+        held = list(run.parts.batches(run.settings).evaluation(run.rows.valid, HELD))
+    run.model.train()
+    of_training, longest = _timed(train, trained, until), None
+    if time.perf_counter() < until:
+        a_pass = run.first_batches(max(len(run.rows.train) // run.settings.batch_size, 1))
+        batch = max(a_pass, key=lambda batch: batch.tokens.size)
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        take(batch, True)
+        rows, width = batch.tokens.shape
+        longest = rows, width - 1, mx.get_peak_memory()
+    return Timed(of_training, _timed(validate, held, until), longest)
+
+
+def _timed(
+    compute: Callable[[Batch], None], batches: Sequence[Batch], until: float
+) -> tuple[TimedBatch, ...]:
+    """What each batch took, but for the first of its shape, which is compiled."""
+    compiled, timed = set(), []
     for _ in range(2):
-        trials.at(0.0, TIMED, trials.held_means, is_late=is_late)
-    longest = None if is_late() else trials.longest()
-    return Timed(tuple(trials.trained), tuple(trials.validated), longest)
+        for batch in batches:
+            begun = time.perf_counter()
+            compute(batch)
+            now = time.perf_counter()
+            rows, width = batch.tokens.shape
+            if (rows, width) in compiled:
+                timed.append(TimedBatch(rows, max(width - 1, 1), now - begun))
+            compiled.add((rows, width))
+            if now > until:
+                break
+    return tuple(timed)

@@ -20,7 +20,7 @@ from mlxdoctor.formats.summary import slug
 from mlxdoctor.installed import version_here
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
-from mlxdoctor.models.losses import Targets, TokenLosses, mean_loss
+from mlxdoctor.models.losses import ANSWERS, TokenLosses, mean_loss
 from mlxdoctor.report import Fix
 from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import write_files
@@ -212,7 +212,7 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
     rows = (losses.split("valid") or losses.rows) if losses is not None else ()
     held_out: dict[Which, float | None] = {}
     for which in get_args(Which):
-        mean = mean_loss(rows, which, Targets(masks_prompt=True, until="end"))
+        mean = mean_loss(rows, which, ANSWERS)
         held_out[which] = mean.value if mean.rows else None
     generations = run.get(Generations)
     items = generations.items[:SAMPLES] if generations is not None else ()

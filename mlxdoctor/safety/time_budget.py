@@ -2,8 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Seconds that one diagnosis takes at most without training, unless the user says otherwise.
 DEFAULT_SECONDS = 60.0
@@ -105,6 +108,13 @@ class Pace:
     clock: Callable[[], float] = time.monotonic
     _done: int = 0
     _first: float = 0.0
+
+    def taken(self, steps: Iterable[T]) -> Iterator[T]:
+        """The steps that there is time for."""
+        for step in steps:
+            yield step
+            if self.is_over():
+                return
 
     def is_over(self) -> bool:
         """Whether to stop; asked after each step."""

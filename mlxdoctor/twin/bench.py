@@ -187,7 +187,7 @@ class Bench:
         now = time.monotonic()
         until = now + OF_THE_TIME * (self.deadline - now)
         pace = Pace(min(FEWEST_BATCHES, len(batches)), self.deadline, until)
-        each = losses_of(model, batches, parts.loss, pace.is_over)
+        each = losses_of(model, pace.taken(batches), parts.loss)
         sums, counts = (np.array(values) for values in each)
         self.is_cut = self.is_cut or len(sums) < len(batches)
         if not pace.is_enough:
@@ -211,7 +211,7 @@ class Bench:
             parts = in_few_widths(ground.parts) if ground is self.usual else ground.parts
             start = prepared(ground.settings, parts)
             pace = Pace(reports[0][1], self.deadline)
-            losses = first_losses(start, reports[-1][1], pace.is_over)
+            losses = list(pace.taken(first_losses(start, reports[-1][1])))
         except InputError:
             return ()
         noise, levels = _noise(losses), []

@@ -1,7 +1,7 @@
 """The training loop: from settings to adapter files, one readable pass."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxdoctor.models.load import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar
@@ -52,7 +51,7 @@ def train(
             # On a Mac, keep the model in memory while it is trained, as mlx-lm does.
             most: Any = mx.device_info()["max_recommended_working_set_size"]
             stack.callback(mx.set_wired_limit, mx.set_wired_limit(most))
-        if (reason := tell(plan_of(start, optimizer))) is not None:
+        if (reason := tell(plan_of(start))) is not None:
             return TrainingResult(reason, adapter_path=folder)
         write_config(settings)
         add_metrics(folder, None)
@@ -102,32 +101,27 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
     if settings.test and reason is None:
         test_loss = loss_on(rows.test, settings.test_batches)
     model.eval()
-    counts = count_parameters(model)
-    return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder, *counts)
+    return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder)
 
 
-def first_losses(start: Prepared, iterations: int, is_late: Callable[[], bool]) -> list[float]:
+def first_losses(start: Prepared, iterations: int) -> Iterator[float]:
     """The loss of each of a run's first iterations, nats a token; nothing is written.
 
     Args:
         start: the run, whose model is trained.
-        iterations: how many.
-        is_late: asked after each whether to stop.
+        iterations: how many at the most.
     """
     settings, made = start.settings, start.parts.batches(start.settings)
     optimizer = build_optimizer(settings)
     optimizer.init(start.model.trainable_parameters())
-    batches, take, losses = made.train(start.rows.train), stepper(start, optimizer), []
+    batches, take = made.train(start.rows.train), stepper(start, optimizer)
     start.model.train()
     for iteration in range(1, iterations + 1):
         batch = next(batches)
         if start.rows.valid and _validates_before(settings, iteration):
             # A validation draws its order from the generator of the training batches.
             next(iter(made.evaluation(start.rows.valid, settings.val_batches)), None)
-        losses.append(take(batch, _is_update(settings, iteration)).train_loss)
-        if is_late():
-            break
-    return losses
+        yield take(batch, _is_update(settings, iteration)).train_loss
 
 
 def _is_update(settings: Settings, iteration: int) -> bool:

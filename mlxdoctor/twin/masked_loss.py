@@ -55,16 +55,9 @@ def exact_loss(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array,
 
 
 def losses_of(
-    model: Any,
-    batches: Iterable[Batch],
-    loss: LossFunction,
-    is_late: Callable[[], bool] = lambda: False,
+    model: Any, batches: Iterable[Batch], loss: LossFunction
 ) -> tuple[list[float], list[float]]:
-    """Of each batch the summed loss in nats and the supervised tokens, dropout off.
-
-    Args:
-        is_late: asked after each batch whether to stop.
-    """
+    """Of each batch the summed loss in nats and the supervised tokens, dropout off."""
     model.eval()
     sums, counts = [], []
     for batch in batches:
@@ -73,8 +66,6 @@ def losses_of(
         counts.append(scalar(count))
         # Without a token the mean is 0/0, and adds nothing.
         sums.append(scalar(mean) * counts[-1] if counts[-1] else 0.0)
-        if is_late():
-            break
     return sums, counts
 
 

@@ -1,12 +1,10 @@
 """A run before its first step: what it is put together from, loaded, and what it will do."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mlx.utils import tree_flatten
 from mlx_lm.tuner.trainer import default_loss
 
 from mlxdoctor.evidence.base_model import BaseModel
@@ -63,12 +61,6 @@ class Prepared:
         """
         return list(islice(self.parts.batches(self.settings).train(self.rows.train), count))
 
-    def held_out(self, count: int) -> list[Batch]:
-        """Batches of validation rows, always the same; none where the run has too few."""
-        if len(self.rows.valid) < self.settings.batch_size:
-            return []
-        return list(self.parts.batches(self.settings).evaluation(self.rows.valid, count))
-
 
 def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     """Load the model, encode the rows, attach the adapter, and seed MLX's random generator.
@@ -88,38 +80,18 @@ def prepared(settings: Settings, parts: Parts | None = None) -> Prepared:
     return Prepared(settings, parts, model, tokenizer, rows)
 
 
-def plan_of(run: Prepared, optimizer: Any) -> Plan:
-    """What a run will train, layers taken together.
-
-    Args:
-        optimizer: initialised.
-    """
+def plan_of(run: Prepared) -> Plan:
+    """What a run will train, layers taken together, and which rows it leaves out or cuts."""
     trainable, frozen = count_parameters(run.model)
-    state = sum(array.nbytes for _, array in tree_flatten(optimizer.state))
     few, many = sum(trainable.values()), sum(frozen.values())
     share = 100 * few / max(few + many, 1)
-    return (
+    lines = [
         f"Trainable parameters: {share:.3f}% ({few / 1e6:.3f}M/{(few + many) / 1e6:.3f}M)",
         *(f"  trained  {count:>15,}  {name}" for name, count in trainable.items()),
         *(f"  frozen   {count:>15,}  {name}" for name, count in frozen.items()),
-        f"Optimizer state: {state / 1e6:,.3f} MB",
-        *_of_data(run.settings, run.rows),
-    )
-
-
-def _of_data(settings: Settings, rows: TokenRows) -> Iterator[str]:
-    limit, every = settings.max_seq_length, settings.grad_accumulation_steps
-    lengths = [len(row.tokens) for row in rows.train]
-    tokens = sum(min(length, limit) for length in lengths)
-    supervised = sum(row.supervised(limit) for row in rows.train)
-    an_epoch = f"{tokens:,} tokens an epoch, {supervised:,} of them supervised"
-    yield f"Data: {len(lengths):,} rows, {an_epoch}"
-    epochs = settings.iters * settings.batch_size / len(lengths)
-    # Batches left over are one more update; mlx-lm never applies them.
-    left_over = settings.iters % every
-    updates = settings.iters // every + (settings.is_exact and left_over > 0)
-    yield f"Run: {updates:,} updates, {epochs:.2f} epochs"
-    if rows.left_out:
-        yield f"Left out: {rows.left_out:,} rows without a token to learn from"
-    if cut := sum(length > limit for length in lengths):
-        yield f"Cut: {cut:,} rows are longer than the limit"
+    ]
+    if run.rows.left_out:
+        lines.append(f"Left out: {run.rows.left_out:,} rows without a token to learn from")
+    if cut := sum(len(row.tokens) > run.settings.max_seq_length for row in run.rows.train):
+        lines.append(f"Cut: {cut:,} rows are longer than the limit")
+    return tuple(lines)

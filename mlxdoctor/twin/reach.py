@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, recipe_of, says_how
 from mlxdoctor.twin.settings import Settings
-
-if TYPE_CHECKING:
-    from mlxdoctor.twin.trials import Trials
 
 _NO_TIME = "the time was over before the twin had made its updates"
 #: Updates that the twin makes, and the fewest that tell anything.
@@ -280,8 +277,7 @@ class _Measuring:
         self._take_batches(reference)
         untouched = self._untouched()
         slow, fast = (float(f"{times * reference.learning_rate:.2g}") for times in (1.0, FASTER))
-        trials = self._trials(reference, self.updates)
-        first = self._after(trials, slow, FIRST)
+        first = self._after(replace(reference, learning_rate=slow), self.updates, FIRST)
         if first is None:
             raise Missing(_NO_TIME)
         tuned = self._tuned()
@@ -291,7 +287,8 @@ class _Measuring:
         # Not of a run that is past the first by far, or where no twin can be much lower.
         is_past = found.tells and found.shortfall <= -SHORT
         is_there = is_past or tuned.mean <= SHORT * untouched.mean
-        other = first if is_there else self._after(trials, fast) or first
+        faster = replace(reference, learning_rate=fast)
+        other = first if is_there else self._after(faster, self.updates) or first
         if not math.isfinite(min(first.mean, other.mean)):
             raise Missing("the twin's own training on these rows does not stay finite")
         if other.mean < first.mean:
@@ -402,7 +399,7 @@ class _Measuring:
         each = []
         for batches in (self.held, self.trained):
             pace = Pace(FEWEST_HELD, deadline, time.monotonic() + seconds / 2)
-            each.append(losses_of(model, batches, exact_loss, pace.is_over))
+            each.append(losses_of(model, pace.taken(batches), exact_loss))
             if len(each[-1][0]) < min(FEWEST_HELD, len(batches)):
                 raise Missing(_NO_TIME)
             del batches[len(each[-1][0]) :]
@@ -410,44 +407,35 @@ class _Measuring:
         mean = sum(trained) / sum(counts) if sum(counts) else math.nan
         return _Losses(np.array(held), np.array(tokens), mean)
 
-    def _trials(self, settings: Settings, updates: int) -> "Trials":
-        from mlxdoctor.twin.prepared import prepared
-        from mlxdoctor.twin.step import build_optimizer
-        from mlxdoctor.twin.trials import trials_of
-
-        start = prepared(settings, self.parts)
-        return trials_of(start, updates, 0, build_optimizer(settings))
-
     def _after(
-        self,
-        trials: "Trials",
-        rate: float | None = None,
-        share: float | None = None,
-        updates: int | None = None,
+        self, settings: Settings, updates: int, share: float | None = None
     ) -> _Losses | None:
         """The losses after so many updates; None where they could not be made in time.
 
         Args:
-            rate: of each; None as the trial's settings have it.
             share: of the time left, after which fewer updates will do, for this and all later.
-            updates: how many, if not as many as are compared.
         """
-        updates = updates or self.updates
+        from mlxdoctor.twin.loop import first_losses
+        from mlxdoctor.twin.prepared import prepared
+
+        start = prepared(settings, self.parts)
+        # Nothing is validated in between, which would change the order of the batches.
+        start = replace(start, rows=replace(start.rows, valid=()))
         now, last = time.monotonic(), self.deadline - self.measuring
-        needed = updates if share is None else FEWEST_UPDATES
+        iterations = updates * settings.grad_accumulation_steps
+        needed = iterations if share is None else FEWEST_UPDATES
         pace = Pace(needed, last, None if share is None else now + share * (last - now))
-        model = trials.run.model
-        losses, reached = trials.at(
-            rate,
-            updates,
-            lambda: self._losses(model) if pace.is_enough else None,
-            is_late=pace.is_over,
-        )
-        if not math.isfinite(losses[-1] if reached is None else reached.mean):
-            return _LOST
-        if share is not None and reached is not None:
-            self.updates = len(losses)
-        return reached
+        made = 0
+        for loss in pace.taken(first_losses(start, iterations)):
+            if not math.isfinite(loss):
+                return _LOST
+            made += 1
+        if not pace.is_enough:
+            return None
+        reached = self._losses(start.model)
+        if share is not None:
+            self.updates = made
+        return reached if math.isfinite(reached.mean) else _LOST
 
     def _own_updates(self, settings: Settings) -> int:
         return min(self.updates, updates_of(settings))
@@ -457,7 +445,7 @@ class _Measuring:
         # No more than a run of these settings makes.
         updates = updates or self._own_updates(settings)
         try:
-            return self._after(self._trials(settings, updates), updates=updates)
+            return self._after(settings, updates)
         except InputError:
             return None
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,6 @@ class TrainingResult:
     Attributes:
         stopped: why it was ended early; None where every iteration was made.
         test_loss: mean loss on the test split, nats; None where it was not asked for.
-        trainable, frozen: component -> parameters; see `count_parameters`.
     """
 
     stopped: str | None = None
@@ -72,11 +71,9 @@ class TrainingResult:
     validations: tuple[ValidationRecord, ...] = ()
     test_loss: float | None = None
     adapter_path: Path = Path()
-    trainable: Mapping[str, int] = field(default_factory=dict)
-    frozen: Mapping[str, int] = field(default_factory=dict)
 
 
-#: What a run is about to train, with which memory, on what: lines for a person.
+#: What a run is about to train: lines for a person.
 Plan = tuple[str, ...]
 #: Called with the plan, after each validation and after each step; a text it returns for the
 #: plan or for a step ends the run with that reason.

@@ -22,8 +22,7 @@ from mlxdoctor.twin.settings import OURS, TABLE, Settings
 
 #: Keys that say where a run reported to, what it ran besides training, or where rows are hosted.
 _LEFT_OUT = frozenset(
-    {"config", "hf_dataset", "mlxdoctor", "report_to", "project_name", "test"}
-    | {"trust_remote_code", "wandb"}
+    {"config", "hf_dataset", "report_to", "project_name", "test", "trust_remote_code"}
 )
 _KEYS = frozenset(option.name for option in fields(Settings)) - OURS - _LEFT_OUT
 

@@ -1,24 +1,23 @@
 """A planned run's steps: the model restored, batches timed, and settings that harm or hold back."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
 import mlxdoctor
 from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.preflight.steps import TIMED, first_step, prepared_run, timed
+from mlxdoctor.preflight.steps import TIMED, first_step, timed
 from mlxdoctor.probe.probing import judge
-from mlxdoctor.twin import train
+from mlxdoctor.run import Run
+from mlxdoctor.twin.prepared import prepared
 from mlxdoctor.twin.reach import highest_rate
-from mlxdoctor.twin.trials import trials_of
+from mlxdoctor.twin.rerun import recipe_of
 from mlxdoctor.verdict import Readiness
 from tests.preflight.small_run import SOUND, small_run
-from tests.twin.small import small_model, small_parts, small_settings
+from tests.twin.small import small_settings
 
 pytestmark = pytest.mark.slow
 
@@ -26,31 +25,6 @@ pytestmark = pytest.mark.slow
 def arrays(model: Any) -> dict[str, bytes]:
     """The bytes of every parameter."""
     return {name: np.array(one).tobytes() for name, one in tree_flatten(model.parameters())}
-
-
-def test_start_is_restored_bit_for_bit(tmp_path: Path) -> None:
-    run = small_run(tmp_path)
-    before = arrays(run.model)
-    state: Any = mx.random.state
-    key = state[0].tolist()
-    trials = trials_of(run, 4, 2)
-    at = partial(trials.at, updates=4, measure=trials.held_means)
-    fresh, moved = at(1e-2), at(3.0)
-    assert at(1e-2) == fresh
-    assert fresh[1] != moved[1]
-    assert int(trials.optimizer.state["step"].item()) == 0
-    assert arrays(run.model) == before
-    assert state[0].tolist() == key
-
-
-def test_trial_is_the_run(tmp_path: Path) -> None:
-    """The losses of a trial are those of the run's own first updates."""
-    run = small_run(tmp_path, grad_accumulation_steps=2, learning_rate=3e-2)
-    parts = small_parts(run.settings, small_model(), run.rows)
-    steps = train(run.settings, parts=parts).steps
-    losses, _ = trials_of(run, 3, 1).at(3e-2, 3, lambda: None)
-    pairs = [(steps[at].train_loss + steps[at + 1].train_loss) / 2 for at in (0, 2, 4)]
-    assert losses == pytest.approx(pairs, rel=1e-5)
 
 
 def test_timed_steps_leave_the_model_as_it_was(tmp_path: Path) -> None:
@@ -113,7 +87,8 @@ def test_settings_are_held_against_what_the_rows_teach(
 
 def test_the_first_step_of_a_sound_run_has_no_warning(tmp_path: Path) -> None:
     """It is made with mlx-lm's own parts, and judged by the checks of a step."""
-    run = prepared_run(planned_config(None, {**SOUND, "adapter_path": str(tmp_path)}))
+    plan = Run.planned(planned_config(None, {**SOUND, "adapter_path": str(tmp_path)}))
+    run = prepared(recipe_of(plan).as_recorded())
     before = arrays(run.model)
     step = first_step(run)
     assert step.planned

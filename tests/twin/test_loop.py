@@ -158,7 +158,7 @@ def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
     model = small_model()
     whole = sum(one.size for _, one in tree_flatten(model.parameters()))
     rows = replace(small_rows((5, 40, 12)), left_out=2)
-    settings = small_settings(tmp_path, iters=7, grad_accumulation_steps=3)
+    settings = small_settings(tmp_path)
     plans: list[Any] = []
     run(settings, tell=lambda plan: plans.append(plan) or "seen", model=model, rows=rows)
     (lines,) = plans
@@ -167,16 +167,9 @@ def test_the_plan_counts_what_will_be_trained(tmp_path: Path) -> None:
     assert sum(int(count.replace(",", "")) for _, count, _ in frozen) == whole
     # q is 16 x 16: rank 2 on two layers has 2 x 2 x (16 + 16).
     assert f"  trained  {128:>15,}  model.layers.*.self_attn.q_proj (adapter)" in lines
-    # Adam keeps two numbers a parameter, besides a step and a rate.
-    assert f"Optimizer state: {(8 * few + 12) / 1e6:.3f} MB" in lines
     assert f"({few / 1e6:.3f}M/{(whole + few) / 1e6:.3f}M)" in lines[0]
-    tokens, supervised = 5 + 32 + 12, 2 + 29 + 9
-    data = f"Data: 3 rows, {tokens} tokens an epoch, {supervised} of them supervised"
-    assert data in lines
     assert "Left out: 2 rows without a token to learn from" in lines
     assert "Cut: 1 rows are longer than the limit" in lines
-    # 14 rows of 3.
-    assert "Run: 3 updates, 4.67 epochs" in lines
 
 
 @pytest.mark.parametrize(
