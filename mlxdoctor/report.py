@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from mlxdoctor.confirmation import Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, onset_of, plain
-from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Readiness, Verdict
+from mlxdoctor.verdict import (
+    CauseStatus,
+    Coverage,
+    Experiment,
+    NextCheck,
+    Readiness,
+    Rerun,
+    Verdict,
+)
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
 SCHEMA_VERSION = 3
