@@ -190,11 +190,6 @@ class Finding:
             digest = hashlib.sha256(f"{self.code}\0{place}".encode()).hexdigest()
             object.__setattr__(self, "fingerprint", digest[:16])
 
-    @property
-    def asks_for_something(self) -> bool:
-        """Whether there is something to do about it; else a sound run shows it, too."""
-        return bool(self.fix) and not self.fix.startswith("nothing")
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ class _Speaker:
         click.echo(terminal(f"By stopping now: {alarm.savings}."))
 
     def end(self, ending: Ending) -> None:
-        text, best = ending.reason, None if ending.best is None else ending.best.to_dict()
+        text, best = ending.reason, None if ending.best is None else asdict(ending.best)
         if not self._is_json:
             upto = f"{ending.reports:,} reports up to {ending.unit} {ending.step:,}"
             text += (

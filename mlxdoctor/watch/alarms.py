@@ -49,12 +49,6 @@ class Best:
             text += f"; the save nearest to it is that of {self.unit} {self.save:,}"
         return text
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        told = asdict(self)
-        del told["unit"]
-        return told
-
 
 @dataclass(frozen=True)
 class Alarm:
@@ -92,7 +86,5 @@ class Alarm:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""
         told: dict[str, Any] = strict(asdict(self))
-        for name in ("unit",) if self.run else ("unit", "run"):
-            del told[name]
         told["saved_iterations"] = told.pop("saved_steps")
         return told

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.safety.errors import InputError
@@ -137,7 +137,7 @@ class Follower:
         best = now.best
         if best and best.validations_since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
-            self.notify("remark", sentence(str(best)), best=best.to_dict())
+            self.notify("remark", sentence(str(best)), best=asdict(best))
         if state.runs:
             self.progress("watching", now.step, now.iterations or now.step)
         if state.begins_anew:
