@@ -155,11 +155,9 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
 class Exhibit:
     """What a check measured that a report can show: the base of such frozen dataclasses.
 
-    `figure` names the figure that shows it. What `holds_text` of a run's rows and outputs is left
-    out by `--no-text`.
+    What `holds_text` of a run's rows and outputs is left out by `--no-text`.
     """
 
-    figure: ClassVar[str] = ""
     holds_text: ClassVar[bool] = False
 
 

@@ -144,9 +144,9 @@ class Report:
     @property
     def figures(self) -> dict[str, Exhibit]:
         """Name -> what the figure shows, for those whose check had something to measure."""
-        shown = {kind.figure: self.exhibit(kind) for kind in FIGURES}
-        if isinstance(loss := shown[LossCurve.figure], LossCurve):
-            shown[LossCurve.figure] = replace(loss, onset=self.onset)
+        shown = {name: self.exhibit(kind) for name, kind in FIGURES.items()}
+        if isinstance(loss := shown["loss"], LossCurve):
+            shown["loss"] = replace(loss, onset=self.onset)
         return {name: exhibit for name, exhibit in shown.items() if exhibit is not None}
 
     @property
@@ -182,5 +182,5 @@ class Report:
             **{name: plain(getattr(self, name)) for name in as_they_are},
             "run": {name: plain(getattr(self, name)) for name in of_the_run},
             "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
-            "figures": {kind.figure: plain(self.figures.get(kind.figure)) for kind in FIGURES},
+            "figures": {name: plain(self.figures.get(name)) for name in FIGURES},
         }

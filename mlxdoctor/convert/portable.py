@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import frexp
 from typing import Any, Literal
 
 import numpy as np
@@ -112,15 +111,3 @@ def stored_values(tensor: TensorRef) -> Stored:
         raise InputError(tensor.path, problem)
     values: Stored = tensor.read((0, tensor.nbytes)).view(types[tensor.dtype])
     return values.reshape(tensor.shape)
-
-
-def times(values: Stored, factor: float) -> Stored | None:
-    """The values times `factor`, None unless every product is exact in their type."""
-    # Only powers of two are tried: others round nearly every value.
-    if abs(frexp(factor)[0]) != 0.5:
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        wanted = values.astype(np.float64) * factor
-        product = wanted.astype(values.dtype)
-        exact = np.array_equal(product.astype(np.float64), wanted, equal_nan=True)
-    return product if exact else None
