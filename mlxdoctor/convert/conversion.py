@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from mlxdoctor.convert.portable import LIBRARIES, Library, PortableModule
+from mlxdoctor.convert.libraries import LIBRARIES, Library
 from mlxdoctor.convert.refusals import require_convertible
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
@@ -17,12 +17,10 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.quantized import quantization_stated
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.safety.errors import InputError
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-
-#: All of one rank and one scale, as mlx-lm has them.
-Modules = tuple[PortableModule, ...]
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,10 @@ def convert(path: Path, model: str | None = None) -> Conversion:
     target: Library = "mlx" if source == "peft" else "peft"
     base = _base(model, config, adapter)
     require_convertible(adapter, config, base, source)
-    modules = tuple(PortableModule.of(module, config) for module in adapter.modules)
-    as_stated = _mlx_settings if target == "mlx" else _peft_settings
-    settings = as_stated(modules, config, model or config.model)
+    # All modules have one rank and one scale, as mlx-lm has them.
+    first = adapter.modules[0]
+    stated = _for_mlx if target == "mlx" else _for_peft
+    settings = stated(adapter, config, model or config.model)
     notes = list(_warnings(adapter, base))
     if source == "mlx" and config.describes_training:
         notes.append(
@@ -72,12 +71,12 @@ def convert(path: Path, model: str | None = None) -> Conversion:
     there = LIBRARIES[target]
     files = {
         "adapter_config.json": (json.dumps(settings, indent=4) + "\n").encode(),
-        there.file: save(there.tensors(modules), {"format": there.metadata}),
+        there.file: save(there.tensors(adapter), {"format": there.metadata}),
     }
     layers = {module.layer for module in adapter.modules} - {None}
     summary = (
         f"{len(adapter.modules)} modules in {len(layers)} layers, "
-        f"rank {modules[0].rank}, scale {modules[0].scale:g}, "
+        f"rank {first.rank}, scale {module_scale(first, config):g}, "
         f"{'/'.join(adapter.dtypes)}, nothing rounded"
     )
     beside = base.path if base is not None else None
@@ -107,27 +106,29 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> Iterator[str]:
         yield "the base model is quantised: on other weights the same adapter gives other answers"
 
 
-def _mlx_settings(modules: Modules, config: TrainingConfig, model: str | None) -> dict[str, Any]:
-    layers = {layer_of(module.name)[0] for module in modules} - {None}
+def _for_mlx(adapter: Adapter, config: TrainingConfig, model: str | None) -> dict[str, Any]:
+    """The settings as mlx-lm states them."""
+    layers = {layer_of(module.name)[0] for module in adapter.modules} - {None}
     return {
         "fine_tune_type": config.fine_tune_type,
         "lora_parameters": {
             "dropout": config.dropout or 0.0,
             # Whole names are looked up in the whole model, whatever `num_layers` is.
-            "keys": [module.name for module in modules],
-            "rank": modules[0].rank,
-            "scale": modules[0].scale,
+            "keys": [module.name for module in adapter.modules],
+            "rank": adapter.modules[0].rank,
+            "scale": module_scale(adapter.modules[0], config),
         },
         "model": model,
         "num_layers": max(len(layers), 1),
     }
 
 
-def _peft_settings(modules: Modules, config: TrainingConfig, model: str | None) -> dict[str, Any]:
+def _for_peft(adapter: Adapter, config: TrainingConfig, model: str | None) -> dict[str, Any]:
+    """The settings as PEFT states them."""
     # lora_alpha / r is the scale in single precision, in which both libraries multiply. A whole
     # alpha is an integer, as PEFT declares it.
-    rank = modules[0].rank
-    alpha = modules[0].scale * rank
+    rank = adapter.modules[0].rank
+    alpha = module_scale(adapter.modules[0], config) * rank
     return {
         "base_model_name_or_path": model,
         "bias": "none",
@@ -136,7 +137,7 @@ def _peft_settings(modules: Modules, config: TrainingConfig, model: str | None) 
         "lora_dropout": config.dropout or 0.0,
         "peft_type": "LORA",
         "r": rank,
-        "target_modules": [module.name for module in modules],
+        "target_modules": [module.name for module in adapter.modules],
         "task_type": "CAUSAL_LM",
         "use_dora": config.fine_tune_type == "dora",
     }

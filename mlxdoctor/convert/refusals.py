@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
 
-from mlxdoctor.convert.portable import LIBRARIES, Library
+from mlxdoctor.convert.libraries import LIBRARIES, Library
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
