@@ -124,9 +124,8 @@ class _Speaker:
             click.echo(json.dumps({"event": "alarm", **alarm.to_dict(), "iterations": iterations}))
             return
         total = f" of {iterations:,}" if iterations else ""
-        run = f" ({alarm.run})" if alarm.run else ""
         since = f", since {alarm.unit} {alarm.onset:,}" if alarm.onset != alarm.step else ""
-        head = f"{alarm.verdict.value} at {alarm.unit} {alarm.step:,}{total}{since}{run}"
+        head = f"{alarm.verdict.value} at {alarm.unit} {alarm.step:,}{total}{since}"
         click.echo(output.style(terminal(head), "red", True))
         click.echo(terminal(alarm.message))
         click.echo(terminal(f"What to do: {alarm.advice}"))

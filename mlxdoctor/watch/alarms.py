@@ -60,7 +60,6 @@ class Alarm:
         message, advice: sentences; `measured` has the figures.
         saved_steps: iterations that stopping now spares; None where the length is not known.
         saved_seconds: how long they would take at the present speed; None where that is not known.
-        run: the run's name where the log holds several.
         unit: what the log counts.
     """
 
@@ -72,7 +71,6 @@ class Alarm:
     measured: Mapping[str, Measurement] = field(default_factory=dict)
     saved_steps: int | None = None
     saved_seconds: float | None = None
-    run: str = ""
     unit: str = "iteration"
 
     @property
