@@ -12,9 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mlxdoctor.causes import Cause, KnowledgeBase, code_of, holds, load_causes
-from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.finding import Outcome, Severity
-from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Verdict
+from mlxdoctor.verdict import CauseStatus, Confirmation, Coverage, NextCheck, Verdict
 
 #: Decimals of a score: weights have two.
 DIGITS = 3

@@ -1,5 +1,6 @@
 """What checks measured that a report can show: the data of its figures."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,8 +34,6 @@ class LossCurve(Exhibit):
         axis: what the iterations count.
     """
 
-    figure: ClassVar[str] = "loss"
-
     train: Curve | None
     val: Curve | None
     onset: int | None
@@ -45,8 +44,6 @@ class LossCurve(Exhibit):
 @dataclass(frozen=True)
 class DriftByLayer(Exhibit):
     """The size of the update by layer (rows) and module (columns), NaN where there is none."""
-
-    figure: ClassVar[str] = "drift"
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -62,8 +59,6 @@ class CheckpointSizes(Exhibit):
     each checkpoint whether its file or the log condemns it.
     """
 
-    figure: ClassVar[str] = "checkpoints"
-
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
@@ -77,8 +72,6 @@ class ReplayCurve(Exhibit):
 
     `read` and `clause` are of the reading under which the log agrees; None and empty without one.
     """
-
-    figure: ClassVar[str] = "replay"
 
     recorded: Curve
     computed: Curve
@@ -97,10 +90,10 @@ class SampleAnswer(Exhibit):
     tuned: str
 
 
-#: Those that are a figure of every report, in the order in which it shows them.
-FIGURES: tuple[type[Exhibit], ...] = (
-    LossCurve,
-    ReplayCurve,
-    DriftByLayer,
-    CheckpointSizes,
-)
+#: Name of a figure -> what it shows, in the order in which every report shows them.
+FIGURES: Mapping[str, type[Exhibit]] = {
+    "loss": LossCurve,
+    "replay": ReplayCurve,
+    "drift": DriftByLayer,
+    "checkpoints": CheckpointSizes,
+}

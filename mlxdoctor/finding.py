@@ -155,11 +155,9 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
 class Exhibit:
     """What a check measured that a report can show: the base of such frozen dataclasses.
 
-    `figure` names the figure that shows it. What `holds_text` of a run's rows and outputs is left
-    out by `--no-text`.
+    What `holds_text` of a run's rows and outputs is left out by `--no-text`.
     """
 
-    figure: ClassVar[str] = ""
     holds_text: ClassVar[bool] = False
 
 
@@ -189,11 +187,6 @@ class Finding:
             place = without_quotations(self.where or "")
             digest = hashlib.sha256(f"{self.code}\0{place}".encode()).hexdigest()
             object.__setattr__(self, "fingerprint", digest[:16])
-
-    @property
-    def asks_for_something(self) -> bool:
-        """Whether there is something to do about it; else a sound run shows it, too."""
-        return bool(self.fix) and not self.fix.startswith("nothing")
 
 
 @dataclass(frozen=True)

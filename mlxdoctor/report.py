@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from mlxdoctor.confirmation import Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import FIGURES, LossCurve, SampleAnswer
 from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Severity, onset_of, plain
-from mlxdoctor.verdict import CauseStatus, Coverage, NextCheck, Readiness, Verdict
+from mlxdoctor.verdict import (
+    CauseStatus,
+    Coverage,
+    Experiment,
+    NextCheck,
+    Readiness,
+    Rerun,
+    Verdict,
+)
 
 #: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
 SCHEMA_VERSION = 3
@@ -137,9 +144,9 @@ class Report:
     @property
     def figures(self) -> dict[str, Exhibit]:
         """Name -> what the figure shows, for those whose check had something to measure."""
-        shown = {kind.figure: self.exhibit(kind) for kind in FIGURES}
-        if isinstance(loss := shown[LossCurve.figure], LossCurve):
-            shown[LossCurve.figure] = replace(loss, onset=self.onset)
+        shown = {name: self.exhibit(kind) for name, kind in FIGURES.items()}
+        if isinstance(loss := shown["loss"], LossCurve):
+            shown["loss"] = replace(loss, onset=self.onset)
         return {name: exhibit for name, exhibit in shown.items() if exhibit is not None}
 
     @property
@@ -175,5 +182,5 @@ class Report:
             **{name: plain(getattr(self, name)) for name in as_they_are},
             "run": {name: plain(getattr(self, name)) for name in of_the_run},
             "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
-            "figures": {kind.figure: plain(self.figures.get(kind.figure)) for kind in FIGURES},
+            "figures": {name: plain(self.figures.get(name)) for name in FIGURES},
         }

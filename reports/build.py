@@ -21,7 +21,7 @@ from typing import Any
 from fixtures.lab.harness import older_pages
 from mlxdoctor.api import diagnose
 from mlxdoctor.formats import escape, summary
-from mlxdoctor.formats.figures import all_paths
+from mlxdoctor.formats.figures import FIGURES, path_of
 from mlxdoctor.formats.format import files_of
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import Verdict
@@ -144,7 +144,7 @@ def write(files: dict[Path, bytes]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     for folder in {path.parent for path in files if path.name == "report.md"}:
-        for picture in all_paths():
+        for picture in map(path_of, FIGURES):
             if folder / picture not in files:
                 (folder / picture).unlink(missing_ok=True)
 

@@ -40,7 +40,6 @@ def deliver(
         InputError: a file can't be written, or its folder is inspected.
     """
     from mlxdoctor.formats import terminal
-    from mlxdoctor.formats.figures import all_paths
     from mlxdoctor.formats.format import files_of, text_of
     from mlxdoctor.formats.summary import slug
 
@@ -49,8 +48,7 @@ def deliver(
         for part in (target, target / "figures"):
             # A link placed there earlier must not lead into the evidence.
             refuse_inside(part, inspected)
-        files = files_of(report, *names)
-        written = [*written, *write_files(target, files, stale=all_paths())]
+        written = [*written, *write_files(target, files_of(report, *names))]
     if printed in (None, "text"):
         shown = [str(path) for path in written if path.suffix != ".png"]
         click.echo(terminal.render(report, width=width(), style=style, written=shown), nl=False)

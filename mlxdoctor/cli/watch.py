@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,16 +124,15 @@ class _Speaker:
             click.echo(json.dumps({"event": "alarm", **alarm.to_dict(), "iterations": iterations}))
             return
         total = f" of {iterations:,}" if iterations else ""
-        run = f" ({alarm.run})" if alarm.run else ""
         since = f", since {alarm.unit} {alarm.onset:,}" if alarm.onset != alarm.step else ""
-        head = f"{alarm.verdict.value} at {alarm.unit} {alarm.step:,}{total}{since}{run}"
+        head = f"{alarm.verdict.value} at {alarm.unit} {alarm.step:,}{total}{since}"
         click.echo(output.style(terminal(head), "red", True))
         click.echo(terminal(alarm.message))
         click.echo(terminal(f"What to do: {alarm.advice}"))
         click.echo(terminal(f"By stopping now: {alarm.savings}."))
 
     def end(self, ending: Ending) -> None:
-        text, best = ending.reason, None if ending.best is None else ending.best.to_dict()
+        text, best = ending.reason, None if ending.best is None else asdict(ending.best)
         if not self._is_json:
             upto = f"{ending.reports:,} reports up to {ending.unit} {ending.step:,}"
             text += (

@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.numpy import save
 
-from mlxdoctor.convert.portable import LIBRARIES, Library, PortableModule, times
+from mlxdoctor.convert.libraries import LIBRARIES, Library
 from mlxdoctor.convert.refusals import require_convertible
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
@@ -19,13 +17,10 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.quantized import quantization_stated
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.evidence.tensor import count_nonfinite
+from mlxdoctor.measure.weights.adapter_facts import module_scale
 from mlxdoctor.safety.errors import InputError
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-
-Modules = tuple[PortableModule, ...]
-#: An adapter as a library has it: its modules, its settings, and what had to change, in sentences.
-Written = tuple[Modules, dict[str, Any], list[str]]
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,11 @@ def convert(path: Path, model: str | None = None) -> Conversion:
     target: Library = "mlx" if source == "peft" else "peft"
     base = _base(model, config, adapter)
     require_convertible(adapter, config, base, source)
-    modules = tuple(PortableModule.of(module, config) for module in adapter.modules)
-    to_library = _to_mlx if target == "mlx" else _to_peft
-    written, settings, notes = to_library(modules, config, model or config.model)
+    # All modules have one rank and one scale, as mlx-lm has them.
+    first = adapter.modules[0]
+    stated = _for_mlx if target == "mlx" else _for_peft
+    settings = stated(adapter, config, model or config.model)
+    notes = list(_warnings(adapter, base))
     if source == "mlx" and config.describes_training:
         notes.append(
             "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
@@ -74,17 +71,14 @@ def convert(path: Path, model: str | None = None) -> Conversion:
     there = LIBRARIES[target]
     files = {
         "adapter_config.json": (json.dumps(settings, indent=4) + "\n").encode(),
-        there.file: save(there.tensors(written), {"format": there.metadata}),
+        there.file: save(there.tensors(adapter), {"format": there.metadata}),
     }
     layers = {module.layer for module in adapter.modules} - {None}
-    ranks = sorted({module.rank for module in modules})
-    scales = sorted({module.scale for module in modules})
     summary = (
         f"{len(adapter.modules)} modules in {len(layers)} layers, "
-        f"rank {'/'.join(map(str, ranks))}, scale {'/'.join(f'{scale:g}' for scale in scales)}, "
+        f"rank {first.rank}, scale {module_scale(first, config):g}, "
         f"{'/'.join(adapter.dtypes)}, nothing rounded"
     )
-    notes += _warnings(adapter, base)
     beside = base.path if base is not None else None
     return Conversion(adapter.path.parent, target, files, summary, beside, tuple(notes))
 
@@ -112,72 +106,30 @@ def _warnings(adapter: Adapter, base: BaseModel | None) -> Iterator[str]:
         yield "the base model is quantised: on other weights the same adapter gives other answers"
 
 
-def _to_mlx(before: Modules, config: TrainingConfig, model: str | None) -> Written:
-    """As mlx-lm would write it, with one rank and one scale."""
-    # Lower ranks are filled up with zeros, which change no product; other scales are multiplied
-    # into a factor where that is exact, and are refused where it is not.
-    rank = max(module.rank for module in before)
-    ((scale, _),) = Counter(module.scale for module in before).most_common(1)
-    padded = (
-        replace(
-            module,
-            a=np.pad(module.a, [(0, 0), (0, rank - module.rank)]),
-            b=np.pad(module.b, [(0, rank - module.rank), (0, 0)]),
-        )
-        for module in before
-    )
-    modules = tuple(_folded(module, scale, config.path) for module in padded)
-    layers = {layer_of(module.name)[0] for module in modules} - {None}
-    settings = {
+def _for_mlx(adapter: Adapter, config: TrainingConfig, model: str | None) -> dict[str, Any]:
+    """The settings as mlx-lm states them."""
+    layers = {layer_of(module.name)[0] for module in adapter.modules} - {None}
+    return {
         "fine_tune_type": config.fine_tune_type,
         "lora_parameters": {
             "dropout": config.dropout or 0.0,
             # Whole names are looked up in the whole model, whatever `num_layers` is.
-            "keys": [module.name for module in modules],
-            "rank": rank,
-            "scale": scale,
+            "keys": [module.name for module in adapter.modules],
+            "rank": adapter.modules[0].rank,
+            "scale": module_scale(adapter.modules[0], config),
         },
         "model": model,
         "num_layers": max(len(layers), 1),
     }
-    notes = []
-    if filled := sum(module.rank != rank for module in before):
-        notes.append(
-            f"{filled} modules of lower rank are filled up with zeros to rank {rank}, "
-            "the one rank that mlx-lm has"
-        )
-    if folded := sum(module.scale != scale for module in before):
-        notes.append(
-            f"the scale of {folded} modules is multiplied into a factor, exactly, because "
-            "mlx-lm has one scale"
-        )
-    return modules, settings, notes
 
 
-def _folded(module: PortableModule, scale: float, path: Path) -> PortableModule:
-    """The module with another scale, the ratio multiplied into a factor."""
-    if module.scale == scale:
-        return module
-    ratio = module.scale / scale if scale else 0.0
-    if (b := times(module.b, ratio)) is not None:
-        return replace(module, b=b, scale=scale)
-    if (a := times(module.a, ratio)) is not None:
-        return replace(module, a=a, scale=scale)
-    raise InputError(
-        path,
-        f"{module.name} has the scale {module.scale:g}, other modules {scale:g}, and mlx-lm has "
-        "one scale for all",
-        f"their ratio cannot be multiplied into {module.b.dtype} factors without rounding",
-    )
-
-
-def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Written:
-    """As PEFT would write it; the adapter has one rank and one scale, as mlx-lm's have."""
+def _for_peft(adapter: Adapter, config: TrainingConfig, model: str | None) -> dict[str, Any]:
+    """The settings as PEFT states them."""
     # lora_alpha / r is the scale in single precision, in which both libraries multiply. A whole
     # alpha is an integer, as PEFT declares it.
-    rank = modules[0].rank
-    alpha = modules[0].scale * rank
-    settings: dict[str, Any] = {
+    rank = adapter.modules[0].rank
+    alpha = module_scale(adapter.modules[0], config) * rank
+    return {
         "base_model_name_or_path": model,
         "bias": "none",
         "inference_mode": True,
@@ -185,8 +137,7 @@ def _to_peft(modules: Modules, config: TrainingConfig, model: str | None) -> Wri
         "lora_dropout": config.dropout or 0.0,
         "peft_type": "LORA",
         "r": rank,
-        "target_modules": [module.name for module in modules],
+        "target_modules": [module.name for module in adapter.modules],
         "task_type": "CAUSAL_LM",
         "use_dora": config.fine_tune_type == "dora",
     }
-    return modules, settings, []

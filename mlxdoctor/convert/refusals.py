@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
 
-from mlxdoctor.convert.portable import LIBRARIES, Library
+from mlxdoctor.convert.libraries import LIBRARIES, Library
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel, is_embedding
 from mlxdoctor.evidence.config import TrainingConfig
@@ -21,16 +21,15 @@ _OUTPUT_HEAD = "lm_head"
 #: other that is set changes what it computes, or may: mlx-lm has nothing like it.
 _HARMLESS = frozenset(
     """
-    alpha_pattern auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying
+    auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying
     eva_config exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern
     layers_to_transform loftq_config lora_alpha lora_dropout lora_ga_config megatron_core
-    merge_weights peft_type peft_version qalora_group_size r rank_pattern revision runtime_config
+    merge_weights peft_type peft_version qalora_group_size r revision runtime_config
     target_modules task_type use_dora use_rslora velora_config
     """.split()  # noqa: SIM905
 )
 # The other ways to start (pissa, olora, corda, loftq, …) change the base model's weights.
 _PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
-_PLAIN_NAME = re.compile(r"[\w.-]+")
 # The names that mlx-lm and transformers share in every architecture that has them; others
 # are renamed in some (mlx-lm calls the w1 of Lfm2's experts gate_proj).
 _SHARED = re.compile(
@@ -129,24 +128,17 @@ def _peft_settings(config: TrainingConfig) -> Refusals:
             yield f"sets {key}", "mlx-lm has no known counterpart of that"
     if config.alpha is None or config.rank is None:
         yield "does not state both r and lora_alpha", "without them there is no scale"
-    stated = values.get("alpha_pattern")
-    for pattern in stated if isinstance(stated, dict) else ():
-        if not _PLAIN_NAME.fullmatch(pattern):
-            problem = f"alpha_pattern has the regular expression {pattern!r}"
-            yield problem, "only plain names are read: a stranger's expression could run for ever"
 
 
 def _modules(adapter: Adapter, config: TrainingConfig, source: Library) -> Refusals:
-    patterns = config.values.get("rank_pattern")
-    ranks = (config.rank, *(patterns.values() if isinstance(patterns, dict) else ()))
     is_dora = config.fine_tune_type == "dora"
     for module in adapter.modules:
         if module.experts is not None:
             problem = f"{module.name} has factors for each of {module.experts} experts, stacked"
             yield problem, "PEFT puts LoRA on single linear layers and has no such module"
-        if module.rank not in ranks:
+        if module.rank != config.rank:
             yield (
-                f"{module.name} has rank {module.rank}, which {config.path.name} does not mention",
+                f"{module.name} has rank {module.rank}, but {config.path.name} says {config.rank}",
                 f"{LIBRARIES[source].name} itself would refuse this adapter",
             )
         if (module.magnitude is not None) != is_dora:

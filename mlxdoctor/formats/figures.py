@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.confirmation import Rerun
 from mlxdoctor.exhibits import CheckpointSizes, Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
 from mlxdoctor.formats.summary import is_finite, number, sentence
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible
+from mlxdoctor.verdict import Rerun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,11 +87,6 @@ class Shown:
 def path_of(name: str) -> str:
     """The file of a figure, relative to the report."""
     return f"figures/{name}.png"
-
-
-def all_paths() -> list[str]:
-    """The files of all figures that a report can have."""
-    return [path_of(name) for name in FIGURES]
 
 
 def captions(report: Report) -> dict[str, str]:

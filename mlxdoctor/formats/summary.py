@@ -304,11 +304,9 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         if _is_log_alone(report):
             errors = (one for one in found if one.severity is Severity.ERROR and one not in worse)
             worse += errors
-    notes = [
-        note
-        for note in found
-        if note.severity is Severity.INFO and note.asks_for_something and note not in worse
-    ]
+    # A fix "nothing, …" is of a note that a sound run shows, too.
+    asking = (note for note in found if note.fix and not note.fix.startswith("nothing"))
+    notes = [note for note in asking if note.severity is Severity.INFO and note not in worse]
     notes.sort(key=lambda note: math.inf if note.onset is None else note.onset)
     is_open = report.verdict is Verdict.INCONCLUSIVE and report.planned is None
     return [*worse, *(notes if is_open or _is_log_alone(report) else ())][:limit]

@@ -3,13 +3,12 @@
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlxdoctor.confirmation import CauseTried
 from mlxdoctor.finding import Status
 from mlxdoctor.formats import escape, gated, summary
 from mlxdoctor.formats.format import Format
 from mlxdoctor.gate_result import GateResult, ItemStatus
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import Readiness, Verdict
+from mlxdoctor.verdict import CauseTried, Readiness, Verdict
 
 #: Reasons that are named of an item of the gate.
 REASONS = 3

@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import chain, groupby
 from typing import TypeVar
 
-from mlxdoctor.confirmation import Rerun
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import WITHHELD, without_quotations
 from mlxdoctor.safety.texts import OWN, mapped
+from mlxdoctor.verdict import Rerun
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Report)

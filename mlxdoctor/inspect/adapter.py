@@ -94,7 +94,7 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     is_beside_the_base = any(row["relative"] is not None for row in rows)
     return [
         Column("layer", "layer"),
-        Column("module", "projection", align="<"),
+        Column("module", "projection", align="left"),
         Column("rank", "rank"),
         Column("scale", "scale", figure),
         Column("‖A‖", "a_norm", figure),
@@ -103,7 +103,7 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         Column("σ1", "spectral_norm", figure),
         Column("stable rank", "stable_rank", figure),
         *([Column("‖ΔW‖/‖W‖", "relative", figure)] if is_beside_the_base else []),
-        Column("verdict", "verdict", align="<"),
+        Column("verdict", "verdict", align="left"),
     ]
 
 

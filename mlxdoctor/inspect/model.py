@@ -15,11 +15,11 @@ from mlxdoctor.safety.errors import InputError
 
 _TENSORS = (
     Column("layer", "layer"),
-    Column("tensor", "tensor", align="<"),
+    Column("tensor", "tensor", align="left"),
     Column("shape", "shape", lambda shape: " x ".join(map(str, shape))),
-    Column("base stored as", "base_stored", align="<"),
-    Column("stored as", "stored", align="<"),
-    Column("status", "status", align="<"),
+    Column("base stored as", "base_stored", align="left"),
+    Column("stored as", "stored", align="left"),
+    Column("status", "status", align="left"),
     Column("‖W'−W‖/‖W‖", "relative", figure),
     Column("NaN or infinite", "nonfinite", lambda count: count or ""),
 )

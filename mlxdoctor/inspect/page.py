@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tabulate import tabulate
+
 from mlxdoctor.formats import escape
 
 #: One row of a table, as the JSON has it; figures that are not finite are None.
@@ -17,7 +19,7 @@ class Column:
     header: str
     key: str
     show: Callable[[Any], object] = lambda value: "" if value is None else value
-    align: Literal["<", ">"] = ">"
+    align: Literal["left", "right"] = "right"
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,14 @@ class Inspection:
     def page(self, *, is_markdown: bool) -> str:
         """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
         clean = escape.markdown if is_markdown else escape.terminal
-        summary = "\n".join(map(clean, self.summary))
-        if not self.rows:
-            return summary
-        columns = []
-        for column in self.columns:
-            texts = [column.header]
-            texts += [clean(str(column.show(row[column.key]))) for row in self.rows]
-            place = f"{column.align}{max(map(len, texts))}"
-            header, *cells = (f"{text:{place}}" for text in texts)
-            columns.append([header, f"{':' if is_markdown else '':-{place}}", *cells])
-        lines = [(" | " if is_markdown else "  ").join(line) for line in zip(*columns, strict=True)]
-        lines = [f"| {line} |" if is_markdown else line.rstrip() for line in lines]
-        return "\n".join([summary, "", *lines])
+        table = tabulate(
+            [[clean(str(one.show(row[one.key]))) for one in self.columns] for row in self.rows],
+            [column.header for column in self.columns],
+            tablefmt="pipe" if is_markdown else "simple",
+            colalign=[column.align for column in self.columns],
+            disable_numparse=True,
+        )
+        return "\n".join([*map(clean, self.summary), *(["", table] if self.rows else [])])
 
 
 def figure(value: float | None) -> str:

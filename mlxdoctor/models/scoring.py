@@ -61,12 +61,12 @@ def load_function(name: str) -> tuple[ScoringFunction, tuple[Source, ...]]:
     Raises:
         InputError: as `load_named`, or it does not take two or three arguments.
     """
-    function, files = load_named(name, "a scoring function")
+    function, file = load_named(name, "a scoring function")
     count = _arguments(function)
     if count not in (2, 3):
         remedy = "write it as (prompt, output) or (prompt, output, expected), returning a number"
         raise InputError(None, f"{name} takes {count} arguments", remedy)
-    return function, tuple(map(hash_file, files))
+    return function, (hash_file(file),)
 
 
 def score(

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from mlxdoctor.api import RunReport, texts_of
 from mlxdoctor.causes import Cause, load_causes
-from mlxdoctor.confirmation import CauseTried, Confirmation, Experiment
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.kind import Missing
@@ -29,7 +28,7 @@ from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.twin.rerun import Laboratory, recipe_of
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.verdict import CauseTried, Confirmation, Experiment, Verdict
 
 #: The summary, beside the experiments' own folders.
 SUMMARY_FILE = "reproduction.json"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.confirmation import Rerun
 from mlxdoctor.diagnosis import severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
@@ -16,7 +15,7 @@ from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.observe import Change, Observation, rerun, symptom_checks
 from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed
 from mlxdoctor.twin.rerun import Laboratory
-from mlxdoctor.verdict import Coverage
+from mlxdoctor.verdict import Coverage, Rerun
 
 #: Iterations of a rerun. In seed 000, 20 to 50 decide; a loss that never moves is not judged
 #: before 100 (loss-trend); 200 are minutes, not hours, on a laptop.

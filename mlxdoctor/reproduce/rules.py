@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause, load_causes
-from mlxdoctor.confirmation import Confirmation
 from mlxdoctor.finding import Severity
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.observe import Observation
+from mlxdoctor.verdict import Confirmation
 
 #: What settles a fault in a trainer's code that reruns leave open.
 PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTION`)"

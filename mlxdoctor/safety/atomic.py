@@ -40,10 +40,10 @@ def refuse_inside(folder: Path, inspected: Iterable[Path]) -> None:
             raise InputError(folder, problem, _ANOTHER)
 
 
-def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
     """Write `files` (relative name -> content) below `folder`, each at once or not at all.
 
-    Files that are there are replaced; those of the names in `stale`, of an earlier run, go.
+    Files that are there are replaced.
 
     Raises:
         InputError: the folder can't be made or a file can't be written.
@@ -55,8 +55,6 @@ def write_files(folder: Path, files: Mapping[str, bytes], stale: Iterable[str] =
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
             written.append(path)
-        for name in set(stale) - set(files):
-            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(folder, f"cannot be written ({error.strerror})", _ANOTHER) from None
     return written

@@ -1,8 +1,6 @@
 """Functions of the user's own, named on the command line. Nothing in a run is ever loaded."""
 
-import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +17,8 @@ from mlxdoctor.safety.user_failure import UserCodeError, failure_of, kept_runnin
 _loaded: set[str] = set()
 
 
-def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ...]]:
-    """The function that the user named as `FILE.py:FUNCTION` or `package.module:function`.
+def load_named(name: str, what: str) -> tuple[Callable[..., Any], Path]:
+    """The function that the user named as `FILE.py:FUNCTION`.
 
     This runs the user's code: call it for a name given on the command line only, never for
     one found in a run. It may import what lies beside its file or in the current folder,
@@ -30,44 +28,37 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], tuple[Path, ..
         what: what is to be named, such as "a scoring function".
 
     Returns:
-        The function, and its file where it has one.
+        The function, and its file.
 
     Raises:
-        InputError: the name has no colon, there is no such file, module or function, or
-            importing it fails.
+        InputError: the name has no colon, there is no such file or function, or importing it
+            fails.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
-        remedy = "write FILE.py:FUNCTION or module:function"
-        raise InputError(None, f"{name!r} does not name {what}", remedy)
+        raise InputError(None, f"{name!r} does not name {what}", "write FILE.py:FUNCTION")
     path = Path(place)
-    is_file = path.suffix == ".py"
-    folders = (*((path.resolve().parent,) if is_file else ()), Path.cwd())
+    folders = path.resolve().parent, Path.cwd()
     _loaded.add(place)
     with _running(f"importing {place}", folders):
         try:
-            module = _from_file(path) if is_file else importlib.import_module(place)
+            module = _from_file(path)
         except InputError:
             raise
         except Exception as error:
             failure = failure_of(error)
-            problem, remedy = f"{path}: fails when imported", "run it by hand"
-            if not is_file:
-                problem = f"the module {place!r} cannot be imported"
-                remedy = "install it, or name a file as FILE.py:FUNCTION"
-            problem = f"{problem} ({failure.sentence})"
-            raise UserCodeError(None, problem, remedy, failure.frames) from error
+            problem = f"fails when imported ({failure.sentence})"
+            raise UserCodeError(path, problem, "run it by hand", failure.frames) from error
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")
-    file = inspect.getsourcefile(module)
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         with _running(name, folders):
             return function(*args, **kwargs)
 
-    return called, () if file is None else (Path(file),)
+    return called, path
 
 
 def end_children() -> None:

@@ -49,12 +49,6 @@ class Best:
             text += f"; the save nearest to it is that of {self.unit} {self.save:,}"
         return text
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        told = asdict(self)
-        del told["unit"]
-        return told
-
 
 @dataclass(frozen=True)
 class Alarm:
@@ -66,7 +60,6 @@ class Alarm:
         message, advice: sentences; `measured` has the figures.
         saved_steps: iterations that stopping now spares; None where the length is not known.
         saved_seconds: how long they would take at the present speed; None where that is not known.
-        run: the run's name where the log holds several.
         unit: what the log counts.
     """
 
@@ -78,7 +71,6 @@ class Alarm:
     measured: Mapping[str, Measurement] = field(default_factory=dict)
     saved_steps: int | None = None
     saved_seconds: float | None = None
-    run: str = ""
     unit: str = "iteration"
 
     @property
@@ -92,7 +84,5 @@ class Alarm:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every number finite, or spelled out as text."""
         told: dict[str, Any] = strict(asdict(self))
-        for name in ("unit",) if self.run else ("unit", "run"):
-            del told[name]
         told["saved_iterations"] = told.pop("saved_steps")
         return told

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from mlxdoctor.formats.summary import sentence
 from mlxdoctor.safety.errors import InputError
@@ -118,32 +118,26 @@ class Follower:
             if problem not in self._told:
                 self.notify("waiting", problem)
         self._told.update(state.problems)
-        now, trained_to = before, 0
-        alarms = list[Alarm]()
-        for run in state.runs:
+        now, alarm, trained_to = before, None, 0
+        if (run := state.run) is not None:
             total, rows = self.iterations or run.announced_iterations, rows_of(run)
-            watch = Watch(total, self.patience, unit=run.unit, run=run.name)
+            watch = Watch(total, self.patience, unit=run.unit)
             # All of it each time: a log may be cut or replaced, and its last report grows.
-            alarms += [alarm for alarm in map(watch.see, rows) if alarm is not None][:1]
+            alarm = next(filter(None, [watch.see(row) for row in rows]), None)
             if (best := watch.best) is not None:
                 # Of two saves that are as near the earlier one.
                 saves = [(abs(save - best.step), save) for save in state.saves]
                 best = replace(best, save=min(saves)[1] if saves else None)
-            trained = (row.step for row in rows if "train_loss" in row.values)
-            trained_to = max((trained_to, *trained))
-            reports = sum(each.reports for each in state.runs)
-            step, unit = rows[-1].step, run.unit
-            now = Ending("", reports=reports, step=step, unit=unit, iterations=total, best=best)
+            trained_to = max((row.step for row in rows if "train_loss" in row.values), default=0)
+            now = Ending("", None, False, run.reports, rows[-1].step, run.unit, total, best)
+            self.progress("watching", now.step, total or now.step)
         best = now.best
         if best and best.validations_since >= REMARKED_AFTER and best.step != self._remarked_at:
             self._remarked_at = best.step
-            self.notify("remark", sentence(str(best)), best=best.to_dict())
-        if state.runs:
-            self.progress("watching", now.step, now.iterations or now.step)
+            self.notify("remark", sentence(str(best)), best=asdict(best))
         if state.begins_anew:
             return now
-        if alarms:
-            alarm = alarms[0]
+        if alarm is not None:
             if alarm.verdict is AlarmKind.NOT_IMPROVING and best is not None:
                 # It names the save nearest to the best validation.
                 alarm = replace(alarm, message=sentence(str(best)))

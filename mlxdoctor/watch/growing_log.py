@@ -27,14 +27,14 @@ class LogState:
     """What a log says by now.
 
     Attributes:
-        runs: the newest run of each name, with training losses where any has them.
+        run: the newest one with training losses, or without where none has them.
         saves: iterations of the saves that were reported.
         failure: why the training broke off, where the log says that after its last report.
         begins_anew: whether the trainer announced a start after the last report.
         problems: why the log was not read to its end, or not by every format, a sentence each.
     """
 
-    runs: tuple[Segment, ...] = ()
+    run: Segment | None = None
     saves: tuple[int, ...] = ()
     failure: LogFailure | None = None
     begins_anew: bool = False
@@ -112,11 +112,11 @@ class GrowingLog:
         texts = _without_lines(iter(LogStream(self.path)), self._old_lines)
         segments, notes = read_log(texts if is_whole else _ended(texts), self.path)
         trained = [segment for segment in segments if segment.get("train_loss") is not None]
-        runs = {segment.name: segment for segment in trained or segments}
-        last_line = max((segment.last_line for segment in runs.values()), default=0)
+        run = next(reversed(trained or segments), None)
+        last_line = run.last_line if run is not None else 0
         failures = [each for each in notes.failures[-1:] if each.line_number > last_line]
         return LogState(
-            runs=tuple(runs.values()),
+            run=run,
             saves=tuple(save.iteration for save in notes.saves if save.iteration is not None),
             failure=failures[0] if failures else None,
             begins_anew=any(mark > last_line for mark in notes.run_marks[-1:]),

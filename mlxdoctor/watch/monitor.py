@@ -144,14 +144,12 @@ class Watch:
         iterations: the planned length of the training; None if unknown.
         patience: validations without a lower loss that raise an alarm; None for no alarm.
         unit: what the log counts.
-        run: the training's name, if a log has several.
         best: the best validation; None before the first.
     """
 
     iterations: int | None = None
     patience: int | None = None
     unit: str = "iteration"
-    run: str = ""
     best: Best | None = None
     _columns: dict[str, _Kept] = field(default_factory=dict)
     _clock: _Clock = field(default_factory=_Clock)
@@ -171,7 +169,7 @@ class Watch:
         alarm = next(self._alarms(row, newest), not_improving)
         if alarm is None:
             return None
-        alarm = replace(alarm, run=self.run, unit=self.unit)
+        alarm = replace(alarm, unit=self.unit)
         if self.iterations is None or self.iterations < row.step:
             return alarm
         steps = self.iterations - row.step

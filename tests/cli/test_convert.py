@@ -32,7 +32,7 @@ def test_the_default_folder_and_what_changed_for_the_other_format(
     assert call("convert", HEALTHY)[0] == 0
     code, out, _ = call("convert", WRITTEN)
     assert code == 0
-    assert "note: 4 modules of lower rank are filled up with zeros to rank 8" in out
+    assert "rank 8, scale 2" in out
     assert files(tmp_path) == ["healthy-ordinary-peft", "peft-written-mlx"]
 
 

@@ -46,11 +46,9 @@ def test_no_command_writes_into_what_it_reads(
     assert digest(run) == before
 
 
-def test_files_are_replaced_whole_and_stale_ones_removed(tmp_path: Path) -> None:
-    output.write_files(tmp_path / "a", {"report.md": b"old", "figures/x.png": b"1"})
-    written = output.write_files(
-        tmp_path / "a", {"report.md": b"new"}, stale=["figures/x.png", "figures/y.png"]
-    )
+def test_files_are_replaced_whole(tmp_path: Path) -> None:
+    output.write_files(tmp_path / "a", {"report.md": b"old"})
+    written = output.write_files(tmp_path / "a", {"report.md": b"new"})
     assert written == [tmp_path / "a" / "report.md"]
     found = sorted(path.name for path in (tmp_path / "a").rglob("*") if path.is_file())
     assert found == ["report.md"]

@@ -84,17 +84,6 @@ def peft_adapter(folder: Path, change: Change = dict, **config: Any) -> Path:
     return folder
 
 
-def update(files: Mapping[str, bytes], folder: Path, name: str) -> NDArray[np.float64]:
-    """scale · A·B of a module in an mlx-lm conversion, in double precision."""
-    path = folder / "read.safetensors"
-    path.write_bytes(files["adapters.safetensors"])
-    tensors = read_safetensors(path).tensors
-    a, b = (tensors[f"{name}.{end}"].load().astype(float) for end in ("lora_a", "lora_b"))
-    scale: float = stated(files)["lora_parameters"]["scale"]
-    product: NDArray[np.float64] = scale * (a @ b)
-    return product
-
-
 def logits(
     adapter: Path | None, tokens: NDArray[Any] = TOKENS, base: Path = BASE
 ) -> NDArray[np.float32]:

@@ -91,8 +91,6 @@ LINEAR = ["q_proj", "v_proj", "up_proj", "down_proj"]
         {"target_modules": LINEAR, "use_rslora": True},
         {"target_modules": LINEAR, "use_dora": True},
         {"target_modules": LINEAR, "layers_to_transform": [0, 2]},
-        {"target_modules": LINEAR, "alpha_pattern": {"layers.2.mlp.up_proj": 48, "up_proj": 24}},
-        {"target_modules": LINEAR, "rank_pattern": {"q_proj": 3}, "alpha_pattern": {"v_proj": 3}},
         {"target_modules": r".*\.[13]\.(self_attn|mlp)\.(q|down)_proj"},
         {"target_modules": "all-linear", "exclude_modules": ["o_proj"]},
         {"target_modules": LINEAR, "init_lora_weights": "gaussian", "lora_alpha": 7},

@@ -9,12 +9,11 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.confirmation import CauseTried, Experiment, Rerun
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.exhibits import CheckpointSizes, DriftByLayer, LossCurve, SampleAnswer
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.report import Report
-from mlxdoctor.verdict import Verdict
+from mlxdoctor.verdict import CauseTried, Experiment, Rerun, Verdict
 
 EXHIBITS = {
     "loss": LossCurve,

@@ -1,3 +1,4 @@
+import operator
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,6 @@ def test_two_and_three_arguments(tmp_path: Path) -> None:
     assert [(item.base, item.tuned) for item in scores.items] == [(7.0, 2.0), (3.0, 0.0)]
     right, _ = load_function(f"{path}:right")
     assert [one.tuned for one in score(ITEMS, right, "right").items] == [1.0, 0.0]
-    # Of a module on the path.
-    function, _ = load_function("operator:eq")
-    assert [one.tuned for one in score(ITEMS, function, "eq").items] == [0.0, 0.0]
 
 
 def test_failures_are_counted(tmp_path: Path) -> None:
@@ -62,9 +60,8 @@ def test_a_score_that_gives_nothing(tmp_path: Path, body: str, problem: str) -> 
     [
         ("voice", "does not name a scoring function"),
         ("nowhere.py:f", "no such file"),
-        ("no_such_module_here:f", "cannot be imported"),
-        ("operator:nothing", "has no function"),
-        ("operator:neg", "takes 1 arguments"),
+        (f"{operator.__file__}:nothing", "has no function"),
+        (f"{operator.__file__}:neg", "takes 1 arguments"),
     ],
 )
 def test_names_that_cannot_be_used(name: str, problem: str) -> None:

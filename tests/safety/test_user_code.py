@@ -34,10 +34,10 @@ def test_what_lies_beside_the_file_or_here_can_be_imported(
     (there / "mine.py").write_text(f"import {module}\n" + USES.format(module=module))
     monkeypatch.chdir(here)
     path = list(sys.path)
-    function, sources = load_named(f"{there / 'mine.py'}:answer", "a function")
+    function, file = load_named(f"{there / 'mine.py'}:answer", "a function")
     assert function() == 7
     assert sys.path == path
-    assert sources == (there / "mine.py",)
+    assert file == there / "mine.py"
     assert not list(tmp_path.rglob("*.pyc"))
 
 

@@ -38,7 +38,7 @@ class Log:
 
 
 def losses(state: LogState) -> list[tuple[int, float]]:
-    rows = [row for run in state.runs for row in rows_of(run)]
+    rows = rows_of(state.run) if state.run is not None else []
     return [(row.step, row.values["train_loss"]) for row in rows if "train_loss" in row.values]
 
 
@@ -118,7 +118,7 @@ def test_a_pipe_until_it_is_closed() -> None:
 def test_what_it_says_beside_the_reports(log: Log) -> None:
     log.append("Starting training..., iters: 600\nIter 10: Train loss 2.0, It/sec 1.0\n")
     state = log.state()
-    assert state.runs[0].announced_iterations == 600
+    assert state.run.announced_iterations == 600
     assert state.failure is None
     assert not state.begins_anew
     log.append("libc++abi: terminating due to uncaught exception: [METAL] Insufficient Memory\n")
@@ -129,11 +129,6 @@ def test_what_it_says_beside_the_reports(log: Log) -> None:
     log.append("Iter 10: Train loss 1.9, It/sec 1.0\n")
     assert log.state().failure is None
     assert log.losses() == [(10, 1.9)]
-
-
-def test_runs_side_by_side(log: Log) -> None:
-    log.append('"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n2,2.4,9.0\n')
-    assert {run.name for run in log.state().runs} == {"a", "b"}
 
 
 def series(steps: list[int]) -> Series:

@@ -52,7 +52,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
     Raises:
         InputError: it cannot be found, needs arguments, fails, or returns something else.
     """
-    function, files = load_named(name, "a function that returns a trainer")
+    function, file = load_named(name, "a function that returns a trainer")
     try:
         # A class or a built-in function may have no signature to read.
         with suppress(ValueError):
@@ -67,7 +67,7 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
         failure = failure_of(error)
         problem = f"{name} fails ({failure.sentence})"
         raise UserCodeError(None, problem, "run it by hand", failure.frames) from error
-    sources, names = tuple(map(hash_file, files)), [field.name for field in fields(Trainer)]
+    sources, names = (hash_file(file),), [field.name for field in fields(Trainer)]
     if isinstance(given, Mapping):
         foreign = sorted(set(given) - set(names))
         missing = [needed for needed in names[:3] if needed not in given]
