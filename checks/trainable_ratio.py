@@ -22,10 +22,10 @@ What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -113,8 +113,6 @@ def trainable_ratio(
     is_configured = configured is not None and abs(trainable - configured) <= _ROUNDING
     if trainable > _EXCESS * expected + _ROUNDING:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
-        if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
-            raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
         whose = "the LoRA factors in the file" if expected == stored else "what was configured"
@@ -124,13 +122,3 @@ def trainable_ratio(
     elif is_configured and adapter is not None and not saved_all:
         figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
-
-
-def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool:
-    """Whether these modules have as many numbers as were trained, at a rank above the file's."""
-    ranks = {module.rank for module in modules}
-    if len(ranks) != 1:
-        return False
-    per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
-    off = abs(trainable - round(trainable / per_rank) * per_rank)
-    return off <= _ROUNDING / 2 < per_rank / 4

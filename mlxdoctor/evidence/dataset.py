@@ -373,15 +373,7 @@ def _row(line: bytes) -> dict[str, Any] | str:
     # Only an escape can put half a character there, and no tokenizer takes one.
     if (b"\\ud" in line or b"\\uD" in line) and (too_deep(value) or mended(value) != value):
         return "holds half of a surrogate pair, which is no character"
-    return _by_number(value) if "better_response_id" in value else value
-
-
-def _by_number(row: dict[str, Any]) -> dict[str, Any]:
-    """A pair that says which of its two answers is better by its number, with both by name."""
-    answers, better = [row.get("response_0"), row.get("response_1")], row["better_response_id"]
-    if type(better) is not int or better not in (0, 1) or None in answers:
-        return row
-    return {**row, "chosen": answers[better], "rejected": answers[1 - better]}
+    return value
 
 
 def _texts(value: Any) -> Iterator[str]:
