@@ -316,30 +316,23 @@ class SourceFile:
             map(canonical, names)
         )
 
-    def function(self, node: ast.AST) -> Function | None:
+    def function(self, node: ast.expr) -> Function | None:
         """The function of this file that an expression is: by a name, as a method, as a lambda.
 
         `mx.compile(f)` is f. Of two functions with one name, which is meant cannot be told.
         """
-        functions, waiting, seen = dict[Function, None](), [node], set[ast.AST]()
-        while waiting:
-            part = waiting.pop()
-            if part in seen:
-                continue
-            seen.add(part)
-            given: list[Binding] = []
-            match part:
+        functions = dict[Function, None]()
+        for value in self.values(node):
+            match value:
                 case ast.Lambda():
-                    functions[part] = None
-                case ast.Call() if part.args and self.is_named(part.func, *WRAPPERS):
-                    waiting.append(part.args[0])
+                    functions[value] = None
+                case ast.Call() if value.args and self.is_named(value.func, *WRAPPERS):
+                    if (wrapped := self.function(value.args[0])) is not None:
+                        functions[wrapped] = None
                 case ast.Name() | ast.Attribute():
-                    given = self.given(part) or self._methods(part)
-            for binding in given:
-                if isinstance(binding.node, Function):
-                    functions[binding.node] = None
-                elif binding.value is not None:
-                    waiting.append(binding.value)
+                    given = self.given(value) or self._methods(value)
+                    made = (binding.node for binding in given)
+                    functions |= {each: None for each in made if isinstance(each, Function)}
         return next(iter(functions)) if len(functions) == 1 else None
 
     def _methods(self, node: ast.expr) -> list[Binding]:

@@ -165,7 +165,8 @@ def unshifted_targets(source: SourceFile) -> Hits:
     A language model is trained on the next token. Without a shift it learns to repeat the token it
     was just given, which is easy, so that the loss falls fast; with two it learns to skip one.
 
-    Seen in the two sides of a cross-entropy.
+    Seen in the two sides of a cross-entropy, and in lists of which as many targets are ignored as
+    the prompt has tokens, although the answer follows it unshifted.
     """
     for call in source.calls("mlx.nn.losses.cross_entropy"):
         if len(call.args) < 2:
@@ -179,6 +180,7 @@ def unshifted_targets(source: SourceFile) -> Hits:
         if shift != 1 and not _SAME_TOKEN.search(function):
             fault = f"the targets begin {shift} tokens after the inputs, not one"
             yield call, f"{fault}: position i is trained on token i{shift:+d}"
+    yield from _lists(source)
 
 
 def _start(
@@ -216,3 +218,25 @@ def _start(
             case _:
                 return None
     return None
+
+
+def _lists(source: SourceFile) -> Hits:
+    """`inputs = P + A[:-1]` beside `targets = [ignored] * len(P) + A`: one ignored too many."""
+    sums = [node for node in source.of(ast.BinOp) if isinstance(node.op, ast.Add)]
+    inputs, targets = set[tuple[str, str, ast.AST]](), list[tuple[ast.BinOp, str]]()
+    for node in sums:
+        match node.left, node.right:
+            case prompt, ast.Subscript(value=answer, slice=ast.Slice(lower=None, upper=end)):
+                if constant(end) == -1:
+                    written = (ast.unparse(prompt), ast.unparse(answer))
+                    inputs.add((*written, source.scope(node)))
+            case ast.BinOp(
+                op=ast.Mult(),
+                left=ast.List(),
+                right=ast.Call(func=ast.Name(id="len"), args=[prompt]),
+            ), _:
+                targets.append((node, ast.unparse(prompt)))
+    for node, prompt_name in targets:
+        if (prompt_name, ast.unparse(node.right), source.scope(node)) in inputs:
+            fault = f"as many targets are ignored as {prompt_name} has tokens"
+            yield node, f"{fault}, so that each answer token is its own target: ignore one fewer"
