@@ -202,11 +202,6 @@ class Split:
             self, rows=rows, line_numbers=tuple(self.line_numbers[place] for place in kept)
         )
 
-    def read_by(self, features: Features) -> "Split":
-        """The same rows, their parts being under other keys."""
-        row_format = features.format_of(self.rows[0]) if self.rows else self.format
-        return replace(self, features=features, format=row_format)
-
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a row, in order."""
         given = self._conversation(row)
@@ -309,7 +304,7 @@ class Dataset:
         # A trainer of one's own calls its columns as it likes.
         if isinstance(named, TrainingConfig) and _ARGUMENTS.isdisjoint(values):
             features = _of_two_columns(splits) or features
-            splits = {name: split.read_by(features) for name, split in splits.items()}
+            splits = {name: _read_split(name, file, features) for name, file in files.items()}
         if not path.is_dir() and not next(iter(splits.values())).rows:
             remedy = "a dataset is one JSON object a line"
             raise InputError(path, "holds no JSON object on any line", remedy)

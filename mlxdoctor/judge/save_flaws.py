@@ -52,11 +52,9 @@ EXPLODED = 3.0
 NOMINAL_LARGE = 4.0
 # When a model that was saved at a report was lost already. In 126 sound runs of four base models
 # the loss at a save is 1.10 times and 0.06 nats above the lowest level before at most; 36 healthy
-# runs of the fixture model and 4 healthy users' logs cross none of the next three.
+# runs of the fixture model and 4 healthy users' logs cross none of these.
 #: Nats above a level: more than one noisy batch.
 DIVERGED_NATS = 0.5
-#: Loss over the level before: it told 15 faulty QLoRA runs from 3 healthy ones without error.
-EXPLODED_RATIO = 1.5
 #: Standard deviations of a report: a batch of hard rows is no blow-up.
 _NOISES = 4.0
 #: Rise of the loss over what had been learned: 0.02 at most at the saves of the same sound runs; of
@@ -158,9 +156,8 @@ def blown_up(values: Floats, start: float | None, width: int) -> tuple[NDArray[n
     first = start if start is not None and isfinite(start) else float(level[0])
     lowest = np.minimum.accumulate(np.concatenate([[first], level]))[:-1]
     with np.errstate(invalid="ignore"):
-        is_share = smooth - lowest > LOST_SHARE * (first - lowest)
-        much = (smooth > EXPLODED_RATIO * lowest) | is_share
-        far = much & (smooth - lowest > needed) & (smooth > lowest)
+        is_much = smooth - lowest > LOST_SHARE * (first - lowest)
+        far = is_much & (smooth - lowest > needed)
     return ~np.isfinite(smooth) | far, lowest
 
 
