@@ -37,8 +37,6 @@ _EXCESS = 1.5
 #: Share of the base model's parameters that LoRA does not reach at usual ranks: at most 0.12 in
 #: the same runs.
 _MODEL_SHARE = 0.5
-#: Nats of a guess among 8,100 tokens, near which untrained weights begin.
-UNTRAINED = 9.0
 #: Parameters by which a logged count may be rounded: mlx-lm prints three decimals of a million.
 _ROUNDING = 1e3
 
@@ -103,11 +101,7 @@ def trainable_ratio(
             raise Inconclusive("the run broke off before anything was trained")
         unsaid = None if config is not None else "the log does not say whether that was meant"
         figures |= {"percent": logged.percent, "unsaid": unsaid}
-        # What begins at a blind guess has no weights yet that should be frozen.
-        losses = log.main.finite("train_loss")
-        is_new = len(losses) > 0 and log.main.shows_start and losses.facts.first >= UNTRAINED
-        severity = Severity.INFO if is_new else Severity.WARNING
-        yield Sign("unfrozen", figures, severity=severity if unsaid else None)
+        yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)
         return
     saved_all = adapter is not None and adapter.parameter_count >= trainable - _ROUNDING
     is_configured = configured is not None and abs(trainable - configured) <= _ROUNDING
