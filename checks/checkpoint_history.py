@@ -1,8 +1,8 @@
 """What the saved checkpoints say about the course of the run.
 
 What it finds. Checkpoints that never change; a B that is zero in every one of them; the first
-checkpoint with NaN or infinite values, and the last one without; a final file of another run; and
-files that are unreadable.
+checkpoint with NaN or infinite values, and the last one without; a final file of another run, or
+one that is an early checkpoint; and files that are unreadable.
 
 Why it matters. Checkpoints date a failure when the log is lost, and tell which file is
 still good. A checkpoint that is byte for byte the one before it means that training
@@ -28,7 +28,7 @@ from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
-from mlxdoctor.judge.save_flaws import examine
+from mlxdoctor.judge.save_flaws import LoggedCourse, SaveVerdict, examine
 from mlxdoctor.measure.weights.save_norms import Save, heat_map
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
@@ -37,6 +37,12 @@ _OWN_START = 0.9
 #: The cosine of the final file's start with that of the last save, at most: 1.000 in the same runs;
 #: A is drawn anew for another seed, and the cosine is 0.0.
 _OTHER_START = 0.5
+#: The loss of the last checkpoint over that of the one that was kept, at most: 0.02 in one run
+#: whose checkpoints were sorted by name.
+_LEARNED_SINCE = 0.5
+#: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
+#: fewer leaves old checkpoints, and its own final file.
+_FAR_BEYOND = 10
 #: Fewer checkpoints than this show no course.
 _MIN_SHOWN = 3
 
@@ -73,6 +79,22 @@ _MIN_SHOWN = 3
             fix="use {last_file} (copy it over {where}), and save every run into a folder of its "
             "own",
         ),
+        "final-is-early": Symptom.error(
+            "the final file is an early checkpoint",
+            says="{where} is {early_file}, byte for byte. The checkpoints go on to iteration "
+            "{last}, and the {of_what} loss from {early_loss:.3f} to {last_loss:.3f}.",
+            expected="the model of the last iteration, or the best one",
+            fix="copy {last_file} over {where}; sort checkpoints by their number and not by name",
+        ),
+        "beyond-the-run": Symptom.warning(
+            "the folder holds a checkpoint of a far longer run",
+            says="{last_file} was saved at iteration {last}, and the run that the configuration "
+            "beside it describes has {iters:* iteration}: most likely a short run, such as a "
+            "trial, wrote into the folder of a longer one, and over its final file.",
+            expected="no checkpoint beyond the last iteration",
+            fix="use {last_file} with the longer run's configuration, and save every run into a "
+            "folder of its own",
+        ),
         "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
             says="{count:* checkpoint} cannot be read; {file} {problem}.",
@@ -90,7 +112,7 @@ def checkpoint_history(
 ) -> Iterator[Sign | Exhibit]:
     is_shown = len(history.checkpoints) >= _MIN_SHOWN
     # The base's norms are read for the figure alone.
-    _, verdicts = examine(history, config, base if is_shown else None, log)
+    logged, verdicts = examine(history, config, base if is_shown else None, log)
     examined = [verdict.save for verdict in verdicts]
     broken = [not verdict.is_good for verdict in verdicts]
     if is_shown and (figure := heat_map(examined, broken)) is not None:
@@ -113,8 +135,18 @@ def checkpoint_history(
     if len(numbered) > 1 and is_same and not numbered[-1].nonfinite:
         measured = {"from": first.iteration, "to": last.iteration, "identical": len(numbered)}
         yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
+    is_own = config is not None and config.describes_training and not config.resume_adapter_file
+    iters = (config.iters if config is not None and is_own else None) or 0
+    # A final file that is the last checkpoint is the run's own, however iterations are counted.
+    is_another = saves[-1].checkpoint.iteration is None and verdicts[-1].same_as is None
+    if iters and is_another and (last.iteration or 0) >= _FAR_BEYOND * iters:
+        yield Sign(
+            "beyond-the-run", {"last_file": last.path.name, "last": last.iteration, "iters": iters}
+        )
     if saves[-1].checkpoint.iteration is None:
         yield from _of_another_run(numbered, saves[-1], config)
+        if logged is not None:
+            yield from _early(verdicts, logged)
     # Whole weights, which have no B, may be the base's.
     if all(save.is_zero and save.starts for save in numbered):
         yield Sign("zero-b-throughout", {"checkpoints": len(numbered)})
@@ -128,6 +160,28 @@ def _nonfinite(saves: Sequence[Save]) -> Sign:
     figures |= {"save": first.label, "last_finite": sound.iteration if sound else None}
     figures["sound_file"] = sound.path.name if sound else None
     return Sign("non-finite", figures, first.path.name, first.iteration)
+
+
+def _early(verdicts: Sequence[SaveVerdict], logged: LoggedCourse) -> Iterator[Sign]:
+    """A final file that is a checkpoint from before most was learned, and not the last one."""
+    final, last = verdicts[-1], verdicts[-2]
+    if final.same_as is None or final.same_as in (last.same_as, len(verdicts) - 2):
+        return
+    early, validations = verdicts[final.same_as], logged.validations[final.same_as :]
+    # What was kept for its validation was validated: then that says whether it is the best.
+    is_validated = validations[0] is not None
+    losses = validations if is_validated else logged.losses[final.same_as :]
+    # A checkpoint from before the first report has that of the next one at the least.
+    known = [loss for loss in losses if loss is not None]
+    if known and known[-1] < _LEARNED_SINCE * known[0]:
+        files = {"early_file": early.path.name, "last_file": last.path.name}
+        figures = {
+            "of_what": "validation" if is_validated else "training",
+            "early_loss": known[0],
+            "last_loss": known[-1],
+            "last": last.save.checkpoint.iteration,
+        }
+        yield Sign("final-is-early", {**files, **figures}, where=final.path.name)
 
 
 def _of_another_run(

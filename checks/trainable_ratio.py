@@ -22,10 +22,10 @@ What to do. Call `model.freeze()` before the layers are converted, and compare
 `tree_flatten(model.trainable_parameters())` with the list of factors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -37,6 +37,8 @@ _EXCESS = 1.5
 #: Share of the base model's parameters that LoRA does not reach at usual ranks: at most 0.12 in
 #: the same runs.
 _MODEL_SHARE = 0.5
+#: Nats of a guess among 8,100 tokens, near which untrained weights begin.
+UNTRAINED = 9.0
 #: Parameters by which a logged count may be rounded: mlx-lm prints three decimals of a million.
 _ROUNDING = 1e3
 
@@ -101,12 +103,18 @@ def trainable_ratio(
             raise Inconclusive("the run broke off before anything was trained")
         unsaid = None if config is not None else "the log does not say whether that was meant"
         figures |= {"percent": logged.percent, "unsaid": unsaid}
-        yield Sign("unfrozen", figures, severity=Severity.WARNING if unsaid else None)
+        # What begins at a blind guess has no weights yet that should be frozen.
+        losses = log.main.finite("train_loss")
+        is_new = len(losses) > 0 and log.main.shows_start and losses.facts.first >= UNTRAINED
+        severity = Severity.INFO if is_new else Severity.WARNING
+        yield Sign("unfrozen", figures, severity=severity if unsaid else None)
         return
     saved_all = adapter is not None and adapter.parameter_count >= trainable - _ROUNDING
     is_configured = configured is not None and abs(trainable - configured) <= _ROUNDING
     if trainable > _EXCESS * expected + _ROUNDING:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
+        if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
+            raise Inconclusive("the file has the factors that were trained, at a lower rank")
         # With only one of the two counts, the excess may be LoRA factors that were not saved.
         is_certain = is_model or saved_all or None not in (configured, stored)
         whose = "the LoRA factors in the file" if expected == stored else "what was configured"
@@ -116,3 +124,13 @@ def trainable_ratio(
     elif is_configured and adapter is not None and not saved_all:
         figures |= {"saved": adapter.parameter_count}
         yield Sign("partly-saved", figures, where=adapter.path.name)
+
+
+def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool:
+    """Whether these modules have as many numbers as were trained, at a rank above the file's."""
+    ranks = {module.rank for module in modules}
+    if len(ranks) != 1:
+        return False
+    per_rank = sum(module.parameter_count for module in modules) / ranks.pop()
+    off = abs(trainable - round(trainable / per_rank) * per_rank)
+    return off <= _ROUNDING / 2 < per_rank / 4

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -5,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome
 from tests.bisect.states import MODULES, history, state
-from tests.conftest import check_called
+from tests.conftest import HEALTHY, RUNS, check_called
+from tests.edits import change_json
 from tests.given import outcome, severities
 from tests.weight_files import lora, save
 
@@ -74,3 +78,39 @@ def test_a_truncated_checkpoint_does_not_hide_the_others(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-9])
     found = severities(examine(tmp_path, [state(0.2), state(0.2)]))
     assert found == {"unreadable": "warning", "never-changed": "error"}
+
+
+def test_checkpoints_that_were_sorted_by_name(tmp_path: Path) -> None:
+    """step_9 comes after step_40: the run of a trainer with file names of its own."""
+    saves = sorted(HEALTHY.glob("0*_adapters.safetensors"))
+    for step, file in zip((9, 40), (saves[0], saves[-1]), strict=True):
+        shutil.copy(file, tmp_path / f"step_{step}.safetensors")
+    log = "".join(f"Iter {step}: Train loss {3.1 / step:.3f}\n" for step in range(1, 41))
+
+    def said(kept: int, validations: str = "") -> dict[str, str]:
+        (tmp_path / "train.log").write_text(log + validations)
+        shutil.copy(tmp_path / f"step_{kept}.safetensors", tmp_path / "adapters.safetensors")
+        history = CheckpointHistory.read(tmp_path)
+        training_log = TrainingLog.read([tmp_path / "train.log"])
+        return severities(outcome(checkpoint_history, history, training_log))
+
+    early = {"final-is-early": "error"}
+    assert said(9) == early
+    assert said(40) == {}
+    # The best one by its validation was kept; or the worst.
+    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 1.4\n") == {}
+    assert said(9, "Iter 9: Val loss 0.9\nIter 40: Val loss 0.4\n") == early
+
+
+@pytest.mark.parametrize(("iters", "hit"), [(60, True), (61, False)])
+def test_a_trial_that_wrote_over_a_longer_run(tmp_path: Path, iters: int, hit: bool) -> None:
+    run = shutil.copytree(HEALTHY, tmp_path / "run")
+    change_json(run / "adapter_config.json", iters=iters)
+    evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
+    # As long as the final file is a checkpoint of the run, it is the run's own.
+    assert "beyond-the-run" not in severities(outcome(checkpoint_history, *evidence))
+    shutil.copy(RUNS / "healthy-masked-warmup" / "adapters.safetensors", run)
+    evidence = CheckpointHistory.read(run), TrainingConfig.read(run)
+    found = severities(outcome(checkpoint_history, *evidence))
+    assert "final-of-another-run" in found
+    assert ("beyond-the-run" in found) is hit

@@ -92,6 +92,16 @@ def test_counts(
     assert severities(outcome(trainable_ratio, *evidence)) == expected
 
 
+@pytest.mark.parametrize(("rank", "expected"), [(16, {}), (15, {}), (15.5, WARNED)])
+def test_a_file_that_was_brought_to_a_lower_rank(
+    tmp_path: Path, rank: float, expected: dict[str, str]
+) -> None:
+    tensors = lora({f"model.layers.{i}.self_attn.q_proj": (960, 960) for i in range(4)}, rank=8)
+    made = Adapter.read(save(tmp_path / "adapters.safetensors", tensors))
+    trained = log(tmp_path, round(rank * made.parameter_count / 8))
+    assert severities(outcome(trainable_ratio, trained, made)) == expected
+
+
 def test_the_magnitudes_of_dora_are_counted(tmp_path: Path) -> None:
     stated = config(tmp_path, fine_tune_type="dora")
     assert configured_parameters(stated, BASE) == EXPECTED + 4 * 96
