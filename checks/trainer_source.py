@@ -1,8 +1,7 @@
 """Whether the source of your own trainer has a known mistake.
 
 What it finds. What `mlxdoctor lint` finds in the file that --trainer names, and in the Python files
-that lie beside a run and use MLX: one code per rule. And a program that loads the adapter on
-another base model than the run was made on.
+that lie beside a run and use MLX: one code per rule.
 
 Why it matters. Such code looks right, and its losses fall; reports of failed runs show it
 again and again.
@@ -30,11 +29,9 @@ from mlxdoctor.evidence.source import Source, read_text
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom
 from mlxdoctor.lint.linter import UNREADABLE, Hit, lint, uses_mlx
 from mlxdoctor.lint.rule import rules
-from mlxdoctor.lint.source import SourceFile, constant, keyword
 from mlxdoctor.measure.training_step.measurement import NO_TRAINER, TrainingStep
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.quoting import quoted
 
 #: Most files that are read; a run's folder has a handful.
 _MAX_FILES = 20
@@ -87,15 +84,6 @@ def _source(path: Path) -> Source | None:
         )
         for rule in rules()
     }
-    | {
-        "another-base": Symptom.warning(
-            "a program beside the run loads its adapter on another base model",
-            says="{file}, line {line}, loads an adapter on {loaded}, and the run was made on "
-            "{base}: of the same shapes, any base takes it, and answers otherwise.",
-            expected="the base model that the adapter was trained on",
-            fix="load it on {base}",
-        )
-    }
 )
 def trainer_source(
     step: TrainingStep | None, beside: SourcesBeside | None, config: TrainingConfig | None
@@ -104,9 +92,6 @@ def trainer_source(
     sources = (*named, *beside.sources) if beside is not None else named
     if not sources:
         raise NotApplicable(NO_TRAINER)
-    base = config.model if config is not None else None
-    for source in sources if base else ():
-        yield from _on_another_base(source.path, str(base))
     hits_of: dict[str, list[Hit]] = {}
     for hit in lint(dict.fromkeys(source.path for source in sources)):
         hits_of.setdefault(hit.code, []).append(hit)
@@ -126,20 +111,3 @@ def trainer_source(
         yield Sign(rule.code, measured, f"{file}:{first.line}", severity=severity)
     for hit in hits_of.get(UNREADABLE, ()):
         raise Inconclusive(f"{hit.path.name}: {hit.message}")
-
-
-def _on_another_base(path: Path, base: str) -> Iterator[Sign]:
-    """Calls of mlx-lm's `load` with an adapter, and a model that is named in the source."""
-    try:
-        source = SourceFile.parse(read_text(path, "source_bytes")[0], path)
-    except InputError:
-        # Lint says why.
-        return
-    for call in source.calls("mlx_lm.load", "mlx_lm.utils.load"):
-        if not call.args or keyword(call, "adapter_path") is None:
-            continue
-        for model in map(constant, source.values(call.args[0])):
-            if isinstance(model, str) and Path(model).name != Path(base).name:
-                figures: dict[str, Measurement] = {"file": path.name, "line": call.lineno}
-                figures |= {"loaded": quoted(model), "base": quoted(base)}
-                yield Sign("another-base", figures, f"{path.name}:{call.lineno}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise, product
 from math import prod
@@ -10,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mlxdoctor.engines.text import in_common
 from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, quantized_tensors, stored
@@ -177,14 +177,8 @@ class BaseModel:
         return float(np.sqrt(square * rows / seen)) if seen else 0.0
 
     def closest_module(self, name: str) -> str | None:
-        """The module with the longest common ending with `name`, of at least two parts."""
-        ending = name.split(".")[::-1]
-
-        def common(module: str) -> int:
-            return in_common(ending, module.split(".")[::-1])
-
-        best = max(self.linear_shapes, key=common, default="")
-        return best if common(best) > 1 else None
+        """The module whose name is most like `name`, or None where none is alike."""
+        return next(iter(get_close_matches(name, self.linear_shapes, n=1)), None)
 
 
 def is_embedding(module: str) -> bool:

@@ -1,9 +1,7 @@
-"""Code and pickles that came with a run or its model: found by name, never opened or run."""
+"""Code that came with a run or its model: found by the keys that name it, never run."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -11,7 +9,6 @@ from mlxdoctor.evidence.config import CONFIG_NAME
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.evidence.source import Source, hash_file, read_json_object
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.safety.reading_limits import current
 
 #: Configurations of a model folder in which code can be named.
 CONFIGURATIONS = (
@@ -25,8 +22,6 @@ CONFIGURATIONS = (
 CODE_KEYS = ("model_file", "auto_map", "custom_pipelines", "custom_generate", "chat_template_type")
 #: The key of a run's configuration that lets a loader run such code.
 TRUST = "trust_remote_code"
-#: Endings of files that are pickles, or archives of them: loading one runs what it says.
-PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 
 
 class NamedCode(NamedTuple):
@@ -44,14 +39,12 @@ class RemoteCode:
     Attributes:
         sources: the configurations that were read.
         named: keys that ask for code, and those of a run's configuration that allow it.
-        pickles: files that are pickles by their names.
     """
 
     kind: ClassVar[str] = "code beside the weights"
 
     sources: tuple[Source, ...]
     named: tuple[NamedCode, ...]
-    pickles: tuple[Path, ...]
 
     @classmethod
     def find(cls, run: RunView) -> "RemoteCode":
@@ -61,14 +54,9 @@ class RemoteCode:
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> "RemoteCode":
-        """Look through folders, each by itself, for what names or holds code."""
+        """Look through folders, each by itself, for what names code."""
         folders = tuple(dict.fromkeys(folders))
         files = [folder / name for folder in folders for name in CONFIGURATIONS]
-        pickles: list[Path] = []
-        for folder in folders:
-            with suppress(OSError):
-                names = islice(folder.iterdir(), current().folder_entries)
-                pickles += sorted(path for path in names if path.suffix.lower() in PICKLE_SUFFIXES)
         return cls(
             tuple(hash_file(file) for file in files if file.is_file()),
             tuple(
@@ -76,7 +64,6 @@ class RemoteCode:
                 for folder in folders
                 for code in (*code_named_in(folder), *_named(folder / CONFIG_NAME, (TRUST,)))
             ),
-            tuple(pickles),
         )
 
 

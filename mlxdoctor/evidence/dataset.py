@@ -202,11 +202,6 @@ class Split:
             self, rows=rows, line_numbers=tuple(self.line_numbers[place] for place in kept)
         )
 
-    def read_by(self, features: Features) -> "Split":
-        """The same rows, their parts being under other keys."""
-        row_format = features.format_of(self.rows[0]) if self.rows else self.format
-        return replace(self, features=features, format=row_format)
-
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a row, in order."""
         given = self._conversation(row)
@@ -309,7 +304,7 @@ class Dataset:
         # A trainer of one's own calls its columns as it likes.
         if isinstance(named, TrainingConfig) and _ARGUMENTS.isdisjoint(values):
             features = _of_two_columns(splits) or features
-            splits = {name: split.read_by(features) for name, split in splits.items()}
+            splits = {name: _read_split(name, file, features) for name, file in files.items()}
         if not path.is_dir() and not next(iter(splits.values())).rows:
             remedy = "a dataset is one JSON object a line"
             raise InputError(path, "holds no JSON object on any line", remedy)
@@ -373,15 +368,7 @@ def _row(line: bytes) -> dict[str, Any] | str:
     # Only an escape can put half a character there, and no tokenizer takes one.
     if (b"\\ud" in line or b"\\uD" in line) and (too_deep(value) or mended(value) != value):
         return "holds half of a surrogate pair, which is no character"
-    return _by_number(value) if "better_response_id" in value else value
-
-
-def _by_number(row: dict[str, Any]) -> dict[str, Any]:
-    """A pair that says which of its two answers is better by its number, with both by name."""
-    answers, better = [row.get("response_0"), row.get("response_1")], row["better_response_id"]
-    if type(better) is not int or better not in (0, 1) or None in answers:
-        return row
-    return {**row, "chosen": answers[better], "rejected": answers[1 - better]}
+    return value
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -149,7 +149,7 @@ def _folder(files: RunFiles, folder: Path) -> RunFiles:
             files = files.having("tuned", path.parent)
         elif path.name not in _NO_EVIDENCE:
             by_content[path] = _kind_by_content(path) or "unrecognised"
-    files = _end_of_a_chain(_not_an_archive(files, saved), saved)
+    files = _end_of_a_chain(files, saved)
     adapters = [path for path, kind in by_content.items() if kind == "adapter"]
     is_known = files.adapter is not None or bool(files.checkpoints)
     if is_known or len(adapters) > 1:
@@ -207,13 +207,6 @@ def separate_runs(
         and all(any(path.is_relative_to(place) for path in paths) for paths in wanted)
     ]
     return tuple(runs) if len(runs) > 1 else ()
-
-
-def _not_an_archive(files: RunFiles, saved: Sequence[Path]) -> RunFiles:
-    """Of an .npz archive and a file that mlx-lm loads, which old trainers left both, the other."""
-    readable = (path for path in saved if path.suffix == ".safetensors")
-    is_archive = files.adapter is not None and files.adapter.suffix == ".npz"
-    return replace(files, adapter=next(readable, files.adapter)) if is_archive else files
 
 
 def _end_of_a_chain(files: RunFiles, saved: Collection[Path]) -> RunFiles:

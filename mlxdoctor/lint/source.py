@@ -127,10 +127,6 @@ class SourceFile:
             if binding.imported
         }
 
-    @cached_property
-    def _packages(self) -> frozenset[str]:
-        return frozenset(name.partition(".")[0] for name in self.imports.values())
-
     def given(self, name: ast.expr) -> list[Binding]:
         """What a name, or an attribute of `self`, may have been given last where it is used.
 
@@ -205,8 +201,6 @@ class SourceFile:
         match node:
             case ast.IfExp():
                 given = [node.body, node.orelse]
-            case ast.NamedExpr() | ast.Await():
-                given = [node.value]
             case ast.Name() | ast.Attribute():
                 given = [binding.value for binding in self.given(node)]
             case ast.Subscript(slice=ast.Constant(value=int() as place)):
@@ -261,29 +255,21 @@ class SourceFile:
             )
             waiting += [child for child in children if isinstance(child, ast.expr)]
 
-    def name_of(self, node: ast.AST, steps: int = MOST_STEPS) -> str:
-        """The dotted name of an expression, imports and aliases resolved; else empty.
+    def name_of(self, node: ast.AST) -> str:
+        """The dotted name of an expression, imports resolved; else empty.
 
         A name that stands for nothing imported is itself: `print`, `model.layers`.
         """
         given = self.given(node) if isinstance(node, ast.Name | ast.Attribute) else []
         # The first import: `try: import ... except ImportError: mx = None`.
-        imported = next((binding.imported for binding in given if binding.imported), "")
-        full = imported or (self._alias(given[0], steps) if len(given) == 1 else "")
+        full = next((binding.imported for binding in given if binding.imported), "")
         match node:
             case ast.Name(id=name):
                 return full or name
             case ast.Attribute(value=held, attr=attr):
-                before = "" if full else self.name_of(held, steps)
+                before = "" if full else self.name_of(held)
                 return full or (f"{before}.{attr}" if before else "")
         return ""
-
-    def _alias(self, binding: Binding, steps: int) -> str:
-        """The imported name that a binding gives another name; empty where it is none."""
-        if not steps or not isinstance(binding.value, ast.Name | ast.Attribute):
-            return ""
-        full = self.name_of(binding.value, steps - 1)
-        return full if full.partition(".")[0] in self._packages else ""
 
     def is_named(self, node: ast.AST, *names: str) -> bool:
         """Whether an expression is one of these names, wherever it is re-exported from."""
@@ -316,30 +302,23 @@ class SourceFile:
             map(canonical, names)
         )
 
-    def function(self, node: ast.AST) -> Function | None:
+    def function(self, node: ast.expr) -> Function | None:
         """The function of this file that an expression is: by a name, as a method, as a lambda.
 
         `mx.compile(f)` is f. Of two functions with one name, which is meant cannot be told.
         """
-        functions, waiting, seen = dict[Function, None](), [node], set[ast.AST]()
-        while waiting:
-            part = waiting.pop()
-            if part in seen:
-                continue
-            seen.add(part)
-            given: list[Binding] = []
-            match part:
+        functions = dict[Function, None]()
+        for value in self.values(node):
+            match value:
                 case ast.Lambda():
-                    functions[part] = None
-                case ast.Call() if part.args and self.is_named(part.func, *WRAPPERS):
-                    waiting.append(part.args[0])
+                    functions[value] = None
+                case ast.Call() if value.args and self.is_named(value.func, *WRAPPERS):
+                    if (wrapped := self.function(value.args[0])) is not None:
+                        functions[wrapped] = None
                 case ast.Name() | ast.Attribute():
-                    given = self.given(part) or self._methods(part)
-            for binding in given:
-                if isinstance(binding.node, Function):
-                    functions[binding.node] = None
-                elif binding.value is not None:
-                    waiting.append(binding.value)
+                    given = self.given(value) or self._methods(value)
+                    made = (binding.node for binding in given)
+                    functions |= {each: None for each in made if isinstance(each, Function)}
         return next(iter(functions)) if len(functions) == 1 else None
 
     def _methods(self, node: ast.expr) -> list[Binding]:

@@ -74,7 +74,6 @@ def test_the_model_finds_what_log_and_sizes_do_not_show(
         shutil.copy(broken_run / name, folder / name)
     shutil.copy(broken_run / "adapter_config.json", folder)
     monkeypatch.setattr("mlxdoctor.judge.save_flaws.EXPLODED", 1e9)
-    monkeypatch.setattr("mlxdoctor.judge.save_flaws.JUMP", 1e9)
     found = bisected(folder, model=True)
     assert standings(found.rows) == "gggb"
     assert found.last_good == 2

@@ -103,15 +103,3 @@ def test_nothing_is_run(folder: Path) -> None:
     (folder / "loop.py").write_text(f"import mlx.core as mx\nopen({str(marker)!r}, 'w')\n")
     outcome(folder)
     assert not marker.exists()
-
-
-@pytest.mark.parametrize(("named", "count"), [("models/other", 1), ("elsewhere/base", 0)])
-@pytest.mark.parametrize("source", ["load({!r}, adapter_path='a')", "load(NAME, adapter_path='a')"])
-def test_a_script_that_loads_the_adapter_on_another_base(
-    folder: Path, named: str, count: int, source: str
-) -> None:
-    (folder / "adapter_config.json").write_text('{"model": "models/base", "iters": 10}')
-    lines = ("from mlx_lm import load", f"NAME = {named!r}", source.format(named), "load('x')")
-    (folder / "ask.py").write_text("\n".join(lines))
-    codes = [finding.code for finding in outcome(folder).findings]
-    assert codes == ["trainer-source.another-base"] * count

@@ -35,16 +35,6 @@ def test_the_first_row_decides_the_format(tmp_path, row, row_format):
     assert Dataset.read(path).splits["train"].format == row_format
 
 
-@pytest.mark.parametrize(("better", "chosen"), [(0, "b"), (1, "c"), (2, None), (1.0, None)])
-def test_a_pair_that_names_the_better_answer_by_its_number(tmp_path, better, chosen):
-    row = {"prompt": "a", "response_0": "b", "response_1": "c", "better_response_id": better}
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    split = Dataset.read(path).splits["train"]
-    assert (split.format, split.rows[0].get("chosen")) == ("pairs" if chosen else "unknown", chosen)
-    assert split.rows[0].get("rejected") == {"b": "c", "c": "b", None: None}[chosen]
-
-
 def test_rows_that_are_training_rows_are_not_held_out(tmp_path):
     rows = [{"prompt": name, "completion": "b"} for name in "cdefg"]
     for name, of in (("train", rows[:3]), ("valid", rows[1:]), ("test", rows[:1])):

@@ -127,15 +127,6 @@ def test_a_folder_above_several_runs_is_told_from_one_runs(
     assert list(map(str, separate_runs(Path("work"), *kinds))) == found
 
 
-def test_an_archive_beside_a_file_that_is_loaded(tmp_path: Path) -> None:
-    """As trainers from before the safetensors format leave both."""
-    (tmp_path / "adapters.npz").touch()
-    assert discover([tmp_path]).adapter == tmp_path / "adapters.npz"
-    (tmp_path / "adapters").mkdir()
-    (tmp_path / "adapters" / "adapters.safetensors").touch()
-    assert discover([tmp_path]).adapter == tmp_path / "adapters" / "adapters.safetensors"
-
-
 def test_of_adapters_that_were_resumed_from_each_other_the_last_is_the_run_s(
     tmp_path: Path,
 ) -> None:

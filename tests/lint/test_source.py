@@ -29,12 +29,8 @@ def last_argument(source: SourceFile) -> ast.expr:
         "from mlx_lm.lora import load\nload('m')",
         "import mlx_lm.utils as u\nu.load('m')",
         "from mlx_lm import utils\nutils.load('m')",
-        "from mlx_lm import load\nread = load\nread('m')",
         "def f():\n    from mlx_lm import load\n    return load('m')",
-        "from mlx_lm import load\nclass A:\n    def __init__(self):\n        self.read = load\n"
-        "    def run(self):\n        self.read('m')",
         "try:\n    from mlx_lm import load\nexcept ImportError:\n    load = None\nload('m')",
-        "from functools import partial\nfrom mlx_lm import load\nread = load\nread('m')",
     ],
 )
 def test_one_function_under_many_names(text: str) -> None:

@@ -150,17 +150,14 @@ def coefficient_unused(source: SourceFile) -> Hits:
 
 
 def _trains(source: SourceFile, made: ast.ClassDef) -> bool:
-    """Whether gradients are computed and applied in a class."""
-    gradients = source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", within=made)
-    if any(gradients) and any(source.updates(within=made)):
+    """Whether a class computes gradients, or a loss beside an optimizer that it keeps."""
+    if any(source.calls("mlx.nn.value_and_grad", "mlx.core.value_and_grad", within=made)):
         return True
-    # A trainer without its loop: the loss is a method, and the optimizer is kept.
-    has_loss = any("loss" in one.name.lower() for one in source.of(ast.FunctionDef, within=made))
     computes = any(
         source.name_of(call.func).startswith("mlx.nn.losses.")
         for call in source.of(ast.Call, within=made)
     )
-    return has_loss and computes and any(source.calls(*OPTIMIZERS, within=made))
+    return computes and any(source.calls(*OPTIMIZERS, within=made))
 
 
 def _is_used(source: SourceFile, name: str, made: ast.ClassDef) -> bool:

@@ -165,12 +165,7 @@ def policy_in(trainer: Trainer, calls: Sequence[Call], alignment: Alignment) -> 
         if rewards is None:
             return None
         batch = _reversed(trainer.batch, rewards)
-    groups = _answers(alignment)
-    answers = int(groups.max()) + 1
-
-    def per_answer(calls: Sequence[Call]) -> NDArray[np.float64]:
-        return np.bincount(groups, pushes(calls, alignment), answers).astype(np.float64)
-
+    answers = len(alignment.inputs)
     turned, _ = gradients_of(as_called(trainer.loss_fn, batch), trainer.model)
     shapes = [[call.logits.shape for call in made] for made in (calls, turned)]
     values = np.zeros(0) if rewards is None else rewards.array.astype(np.float64)
@@ -182,8 +177,10 @@ def policy_in(trainer: Trainer, calls: Sequence[Call], alignment: Alignment) -> 
     return Preferences(
         names=("rewards" if rewards is None else rewards.name,),
         rewards=values,
-        pushes=per_answer(calls),
-        reversed=per_answer(turned) if shapes[0] == shapes[1] else np.full(answers, np.nan),
+        pushes=pushes(calls, alignment),
+        reversed=(
+            pushes(turned, alignment) if shapes[0] == shapes[1] else np.full(answers, np.nan)
+        ),
         labels=rewards is not None and rewards.is_label,
     )
 
@@ -209,12 +206,3 @@ def _reversed(batch: Any, rewards: BatchArray) -> Any:
         return (1 - old).astype(old.dtype) if rewards.is_label else -old
 
     return tree_map_with_path(turned, batch, is_leaf=_is_numbers)
-
-
-def _answers(alignment: Alignment) -> NDArray[np.int64]:
-    """Which answer each row is, int64 (rows,): the same one may be in several forward passes."""
-    if len(set(alignment.forwards.tolist())) == 1:
-        return np.arange(len(alignment.inputs))
-    numbers: dict[str, int] = {}
-    texts = map(_text, _rows(alignment))
-    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)

@@ -165,8 +165,7 @@ class Preferences:
         names: what is called chosen and rejected, or the one name of the rewards.
         rewards: float64 (answers,): 1 for chosen, -1 for rejected, 0 where that is unknown; or
             what a policy is rewarded with, as it is where that does not go with the answers.
-            Answers are in the order of the `Alignment`'s rows; a row that is in several forward
-            passes is one answer.
+            Answers are in the order of the `Alignment`'s rows.
         pushes: float64 (answers,), how much each is made more likely.
         reversed: the same with every reward times -1; None for pairs, NaN where the loss is then
             another one.
