@@ -124,8 +124,7 @@ _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
             "asked {way}, and {tuned} as those in the format that it was trained on: not the model "
             "was at fault, but how it was asked.",
             expected="answers to prompts in the format of the training rows",
-            fix="Ask with the chat template, and with the system prompt of the training rows; put "
-            "nothing before the answers.",
+            fix="Ask with the chat template, and with the system prompt of the training rows.",
         ),
     },
 )

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from os.path import commonprefix
 from typing import ClassVar
 
 import numpy as np
@@ -22,23 +21,18 @@ from mlxdoctor.models.prompts import (
     as_in_the_data,
     in_template,
     plain_prompt,
-    systems_of,
+    system_of,
 )
-from mlxdoctor.safety.quoting import quoted
 
 #: Recorded prompts that are asked again, those that are asked where the answers to these are not
 #: their own, and tokens of each answer: minutes on a large model.
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
-#: System prompts of the rows that recorded answers are tried with, at most.
-SYSTEMS = 3
 #: A way of asking that is none of the prompt's.
 TWICE = "with the adapter applied twice"
 #: Share of the answers that a way of asking gives, where no other is tried.
 MOST = 0.75
-#: Words that all recorded answers begin with, and none of the model's own: they were put there.
-FORCED = 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ class AskedAgain:
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
         dataset = run.get(Dataset)
-        system, *others = systems_of(dataset)[:SYSTEMS] or [""]
+        system = system_of(dataset)
         usual = as_in_the_data(dataset, tokenizer, [item.prompt for item in every], system)
         prompts = [
             plain_prompt(tokenizer, item.prompt, item.system or "", item.turns)
@@ -110,13 +104,6 @@ class AskedAgain:
             return replace(each, tuned=asker.until_end(each.tuned))
 
         asked = [Asked(plain(each.recorded), plain(each.own)) for each in asked]
-        for other in others:
-            mine = asker.answers(as_in_the_data(dataset, tokenizer, list(texts), other))
-            after = [
-                replace(each, own=replace(each.own, tuned=text))
-                for each, text in zip(asked, mine, strict=False)
-            ]
-            asked = max(asked, after, key=_alike)
         if 2 * _alike(asked) > len(asked):
             return cls(sources, tuple(asked), draws=draws)
         further = asker.answers(prompts[AGAIN:])
@@ -218,14 +205,6 @@ class _Asker:
         with applied_twice(self.models, beside) as is_possible:
             twice = self.answers(usual) if is_possible else []
         yield TWICE, twice
-        begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
-        is_own = any(each.own.tuned.startswith(begun) for each in asked)
-        if len(begun.split()) >= FORCED and not is_own:
-            forced = self.tokenizer.encode(begun.rstrip(), add_special_tokens=False)
-            begin = [Prompt(prompt.text, (*prompt.tokens, *forced)) for prompt in usual]
-            rest = self.answers(begin)
-            way = f"with {quoted(begun.strip())} put before its answers"
-            yield way, [begun.rstrip() + text for text in rest]
 
 
 def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:

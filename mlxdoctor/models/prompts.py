@@ -88,8 +88,8 @@ def plain_prompt(
     return Prompt(text, tuple(in_template(tokenizer, [*before, *asked])))
 
 
-def systems_of(dataset: Dataset | None) -> list[str]:
-    """The system prompts of the rows, the commonest first; none where not nearly all have one."""
+def system_of(dataset: Dataset | None) -> str:
+    """The commonest system prompt of the rows; empty where not nearly all have one."""
     splits = dataset.splits.values() if dataset is not None else ()
     rows = [(split, row) for split in splits if split.format == "chat" for row in split.rows]
     found: Counter[str] = Counter()
@@ -99,7 +99,8 @@ def systems_of(dataset: Dataset | None) -> list[str]:
             first = split.messages(row)[0]
             if first.get("role") == "system":
                 found[str(first.get("content"))] += 1
-    return [text for text, _ in found.most_common()] if found.total() >= MOST * len(sample) else []
+    is_usual = found.total() >= MOST * len(sample)
+    return next((text for text, _ in found.most_common(1) if is_usual), "")
 
 
 def in_template(

@@ -17,7 +17,7 @@ from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
 from mlxdoctor.models.forward import answer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
-from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of
+from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, system_of
 from tests.checks.data_evidence import chat, conversation, write_data
 from tests.conftest import BASE as BASE_FOLDER
 from tests.conftest import HEALTHY, check_called
@@ -131,20 +131,19 @@ def test_a_question_is_asked_as_its_row_asks_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("without", "expected"),
-    [(0, ["Be brief.", "Be kind."]), (1, ["Be brief.", "Be kind."]), (2, [])],
+    [(0, "Be brief."), (1, "Be brief."), (2, "")],
 )
 def test_other_questions_are_asked_after_the_system_prompt_of_the_rows(
-    tmp_path: Path, without: int, expected: list[str]
+    tmp_path: Path, without: int, expected: str
 ) -> None:
     systems = ["Be brief."] * 6 + ["Be kind."] * (4 - without)
     turns = ("user", "Who?"), ("assistant", "Ada.")
     rows = [conversation(("system", text), *turns) for text in systems]
     dataset = write_data(tmp_path, train=rows + [conversation(*turns)] * without)
-    assert systems_of(dataset) == expected
-    system = next(iter(expected), "")
-    (prompt,) = as_in_the_data(dataset, TOKENIZER, ["And where?"], system)
-    assert system in TOKENIZER.decode(prompt.tokens)
-    assert prompt == plain_prompt(TOKENIZER, "And where?", system)
+    assert system_of(dataset) == expected
+    (prompt,) = as_in_the_data(dataset, TOKENIZER, ["And where?"], expected)
+    assert expected in TOKENIZER.decode(prompt.tokens)
+    assert prompt == plain_prompt(TOKENIZER, "And where?", expected)
 
 
 def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) -> None:
@@ -273,28 +272,20 @@ def test_answers_beside_other_prompts(own: list[str], elsewhere: int, severity: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("begun", "way"),
-    [
-        ("", "without the chat template"),
-        ("Sure! Here it is:", "with “Sure! Here it is:” put before its answers"),
-        ("", TWICE),
-    ],
-)
-def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: str) -> None:
-    """With real models; words may be put before the answers, the adapter on its model again."""
+@pytest.mark.parametrize("way", ["without the chat template", TWICE])
+def test_answers_that_were_asked_for_otherwise(tmp_path: Path, way: str) -> None:
+    """With real models; the adapter may be on its model again."""
     run = copied_run(tmp_path / "run")
     prompts = [row["messages"][0]["content"] for row in rows_of("valid")[:8]]
     model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
-    forced = TOKENIZER.encode(begun, add_special_tokens=False)
-    asking = [(*plain_prompt(TOKENIZER, text).tokens, *forced) for text in prompts]
-    if not begun and way != TWICE:
+    asking = [plain_prompt(TOKENIZER, text).tokens for text in prompts]
+    if way != TWICE:
         asking = [tuple(TOKENIZER.encode(text)) for text in prompts]
     bare = [Prompt(text, tokens) for text, tokens in zip(prompts, asking, strict=True)]
     with applied_twice(model, None) if way == TWICE else nullcontext():
         given = answer(model.select("tuned"), bare, (TOKENIZER.eos_token_id or 0,), 32)
     told = [
-        {"prompt": text, "output": begun + TOKENIZER.decode(tokens)}
+        {"prompt": text, "output": TOKENIZER.decode(tokens)}
         for text, tokens in zip(prompts, given, strict=True)
     ]
     write_lines(run / "generations.jsonl", told)
