@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import TextFacts, describe, sampled
+from mlxdoctor.engines.text import TextFacts, describe, evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -488,7 +488,7 @@ def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 
 def _leftovers(split: Split) -> Iterator[Sign]:
     """What `leftovers.toml` lists, in a sample of the rows."""
-    examined = sampled(len(split.rows))
+    examined = evenly(len(split.rows))
     for spoilt in left_in(split, examined):
         of, lines = spoilt.leftover.of, tuple(split.line_numbers[row] for row in spoilt.rows[:5])
         figures: dict[str, Measurement] = {

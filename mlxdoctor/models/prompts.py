@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from mlxdoctor.engines.text import CONTROL, sampled
+from mlxdoctor.engines.text import CONTROL, evenly
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ def system_of(dataset: Dataset | None) -> str:
     splits = dataset.splits.values() if dataset is not None else ()
     rows = [(split, row) for split in splits if split.format == "chat" for row in split.rows]
     found: Counter[str] = Counter()
-    sample = [rows[place] for place in sampled(len(rows))]
+    sample = [rows[place] for place in evenly(len(rows))]
     for split, row in sample:
         with suppress(KeyError, TypeError, AttributeError, IndexError):
             first = split.messages(row)[0]
@@ -133,7 +133,7 @@ def as_in_the_data(
                 prompts.setdefault(text, Prompt(text, tokens, None, split.name))
             elif (prompt := _from_row(split, row, tokenizer)) is not None:
                 prompts.setdefault(text, prompt)
-    sample = [rows[place] for place in sampled(len(rows))]
+    sample = [rows[place] for place in evenly(len(rows))]
     is_plain = bool(sample) and all(
         split.format == "text" and not CONTROL.search(str(row.get(split.features.text)))
         for split, row in sample
