@@ -101,13 +101,12 @@ def generation_effect(
     answered = [pair for pair in pairs(generations) if pair.base is not None]
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
-    texts = [
-        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected or ""))
-        for pair in answered
-        if pair.base is not None
-    ]
     # A label may be a token of its own, which is no word.
-    wanted = [each for each in texts if each[2]]
+    wanted = [
+        (pair.base.words, pair.tuned.words, expected)
+        for pair in answered
+        if pair.base is not None and (expected := answer_words(pair.item.expected or ""))
+    ]
     logged = logged_loss(log) if log is not None and not log.is_preference else None
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
         modules, others = (adapter.modules, adapter.others) if adapter is not None else ((), ())

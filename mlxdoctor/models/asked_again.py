@@ -1,6 +1,6 @@
 """The recorded prompts, asked again: in the usual way, and as they are asked by mistake."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -183,28 +183,23 @@ class _Asker:
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
     ) -> dict[str, list[str]]:
         """Ways of asking -> the answers, up to the first that gives most of the recorded ones."""
-        ways = {}
-        for way, answers in self._ways(asked, prompts, has_system=has_system):
-            ways[way] = answers
-            if _alike(asked, answers) >= MOST * len(asked):
-                break
-        return ways
-
-    def _ways(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
-    ) -> Iterator[tuple[str, list[str]]]:
         texts = [each.own.prompt for each in asked]
-        for way, written in _WAYS.items():
-            mistaken = [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
-            yield way, self.answers(mistaken)
+        mistaken = {
+            way: [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
+            for way, written in _WAYS.items()
+        }
         if has_system:
             plain = [plain_prompt(self.tokenizer, text) for text in texts]
-            yield "without the system prompt that the rows have", self.answers(plain)
+            mistaken["without the system prompt that the rows have"] = plain
+        ways = {}
+        for way, asking in mistaken.items():
+            ways[way] = self.answers(asking)
+            if _alike(asked, ways[way]) >= MOST * len(asked):
+                return ways
         beside = self.run.files.adapter if self.run.files.tuned is not None else None
-        usual = prompts[: len(asked)]
         with applied_twice(self.models, beside) as is_possible:
-            twice = self.answers(usual) if is_possible else []
-        yield TWICE, twice
+            ways[TWICE] = self.answers(prompts[: len(asked)]) if is_possible else []
+        return ways
 
 
 def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:
