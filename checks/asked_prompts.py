@@ -20,7 +20,6 @@ What to do. Pass rows and prompts through the same preparation, and ask a traini
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import chain
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
@@ -35,9 +34,6 @@ _PROMPTS, _FEWEST = 8, 20
 #: Share of unknown words beyond that of the rows themselves: 0.18 to 0.76 in 7 runs whose
 #: rows were prepared otherwise, 0.12 at most in 81 sound ones.
 _UNKNOWN = 0.17
-#: Share of the rows of one turn that hold a word, and of the prompts that do, at most: 1 and 0 in
-#: three runs whose prompts lacked the code that their rows begin with, none in 142 others.
-_COMMON, _RARE = 0.95, 0.05
 #: Distinct answers a row, at most, of rows that teach labels; share of the expected answers that
 #: no row has, from and to: 0.43 and 0.67 in two faulty runs, 0 in 31 sound ones. Where none is
 #: taught, they may be written in another way.
@@ -59,15 +55,6 @@ _SHOWN = 3
             expected="prompts that are worded and prepared as those of the rows are",
             fix="Prepare rows and prompts by the same function, and train again; or ask in the "
             "words of the rows.",
-        ),
-        "without-common-words": Symptom.warning(
-            "the rows ask with words that no recorded prompt has",
-            says="{held:.0%} of the {rows:,} training rows ask with {words}, and {asked} of the "
-            "{prompts} recorded prompts. A model that has learned to go by what is lacking "
-            "there does not know the rest.",
-            expected="prompts that are worded and prepared as those of the rows are",
-            fix="Leave out of the rows what the model will not be given, and train again; or put "
-            "it before what is asked.",
         ),
         "never-taught": Symptom.error(
             "some expected answers are those of no row",
@@ -111,14 +98,8 @@ def asked_prompts(recorded: RecordedGenerations, dataset: Dataset) -> Iterator[S
     if split.format == "text":
         # The marks around a question may be asked with it.
         texts = [str(row.get(split.features.text)) for row in split.rows]
-    # What is asked in a row of one turn is most often its whole prompt.
-    split_up = cache(_WORD.findall)
-    asking = [split_up(item.prompt) for item in items]
-    signs = list(_unlike([split_up(text) for text in texts], asking))
-    if not signs and split.format != "text":
-        turns = [split_up(turn[0]) for turn in map(split.turn, split.rows) if turn]
-        signs = list(_without(turns, asking))
-    yield from signs
+    asking = [_WORD.findall(item.prompt) for item in items]
+    yield from _unlike([_WORD.findall(text) for text in texts], asking)
 
 
 def _unlike(known: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[Sign]:
@@ -132,19 +113,3 @@ def _unlike(known: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[
         figures: dict[str, Measurement] = {"prompts": len(asked), "rows": len(known)}
         figures |= {"unknown": share, "alone": usual, "words": examples}
         yield Sign("unlike-the-rows", figures)
-
-
-def _without(rows: Sequence[list[str]], asked: Sequence[list[str]]) -> Iterator[Sign]:
-    if len(rows) < _FEWEST:
-        return
-    held, there = (Counter(chain.from_iterable(map(set, texts))) for texts in (rows, asked))
-    lacking = [
-        word
-        for word, count in held.most_common()
-        if count >= _COMMON * len(rows) and there[word] <= _RARE * len(asked)
-    ]
-    if lacking:
-        figures: dict[str, Measurement] = {"rows": len(rows), "prompts": len(asked)}
-        figures |= {"held": held[lacking[0]] / len(rows), "asked": there[lacking[0]]}
-        figures |= {"words": ", ".join(map(quoted, lacking[:_SHOWN]))}
-        yield Sign("without-common-words", figures)

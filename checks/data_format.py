@@ -23,13 +23,12 @@ which lines to repair or remove.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from mlxdoctor.check import check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
+from mlxdoctor.evidence.dataset import Dataset, Message, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import rows_elsewhere
 from mlxdoctor.evidence.supervision import SupervisedRows, of_preferences
@@ -133,13 +132,6 @@ _EMPTY_ROWS = 8
             says="{lines} of {rows} rows do not end with an answer by the assistant: mlx-lm trains "
             "on whatever comes last.",
             fix="end every conversation with the assistant's answer",
-        ),
-        "two-answers": Symptom.warning(
-            "rows hold two answers, and another one is trained on",
-            says="{lines} of {rows} rows of {file} have a completion and messages that end with "
-            "another answer: mlx-lm trains on the completion, and never reads the messages.",
-            expected="one answer a row",
-            fix="leave the key with the answers that are not meant out of the rows",
         ),
         "text-unread": Symptom.warning(
             "rows have a text beside their prompts that mlx-lm does not read",
@@ -349,7 +341,6 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         means_assistant = any(new == "assistant" for _, new in roles_renamed(roles[-1:]))
         symptoms = {
             "no-answer": not (is_answered or means_assistant),
-            "two-answers": _has_other_answer(split, row),
             "unknown-roles": bool(unknown),
             "empty-answers": is_answered and _is_empty(messages[-1]),
             "empty-prompts": "user" in empty,
@@ -387,14 +378,6 @@ def _unread(split: Split) -> Iterator[Sign]:
         values = len({text for text in texts if isinstance(text, str)})
         if 2 * len(lines) > len(split.rows) and values > 1:
             yield _sign("text-unread", split, lines, key=key, values=values)
-
-
-def _has_other_answer(split: Split, row: Row) -> bool:
-    """Whether a row with a completion also has messages, and they end with another answer."""
-    if split.format != "completions" or not row.get(split.features.chat):
-        return False
-    own, other = split.pair(row).answer, replace(split, format="chat").pair(row).answer
-    return own.strip() != other.strip()
 
 
 def _is_empty(message: Message) -> bool:

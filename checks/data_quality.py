@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import TextFacts, describe, sampled
+from mlxdoctor.engines.text import TextFacts, describe, evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -45,7 +45,6 @@ from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
-from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
 
 _ROWS = "distinct rows with one answer each"
@@ -75,9 +74,6 @@ ALIKE = (0.02, 0.02, 0.5)
 #: Share of different ones among the last answers of conversations, and among the first: 0.01 and
 #: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
 CLOSING, VARIED = 0.1, 0.5
-#: Share of the answers that lack zeros, and the fewest: half of them in a run whose numbers went
-#: through integers, none in 20 others.
-ZEROS_LOST, FEW_LOST = 0.02, 5
 #: Rows for each different answer from which on they are said over, share of the answers with a word
 #: of their own, and of the validation rows that say them again: 13, 1.0 and 1.0 in one run, in none
 #: of 45 other sets of rows.
@@ -85,13 +81,6 @@ SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 #: Rows to an answer from which on it is a class, whatever it repeats: 18 to 40 in four sound runs.
 OF_A_CLASS = 12
 _TOKEN = re.compile(r"\w{3,}")
-#: Numbers; whether zeros are spoken of; numbers of three digits and more that begin with a zero;
-#: and those of two with the word before them: days, months, hours and minutes are below 60.
-_WHOLE_NUMBER = re.compile(r"(?<![\w.,:/-])\d+(?![\w:/-]|[.,]\d)")
-_ZEROS = re.compile(r"\bzero(?:e?s)?\b", re.IGNORECASE)
-_WITH_ZEROS = re.compile(r"(?<![\w.,:/-])0\d{2,}(?![\w:/-]|[.,]\d)")
-_OF_TWO = re.compile(r"\b(\w+)\s(\d\d)(?![\w:/-]|[.,]\d)")
-NO_DATE = 60
 #: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
 #: 1.0 in 12 real tasks.
 FEW_PROMPTS = 0.1
@@ -99,9 +88,6 @@ FEW_PROMPTS = 0.1
 TAKEN_UP = 0.8
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
-#: Share of the rows that fill no batch, and one that does no harm: 0.48 in a run that failed for
-#: it, below 0.1 in 150 others.
-LEFT_OUT, FEW_LEFT_OUT = 0.25, 0.1
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
@@ -152,13 +138,6 @@ LABELS = 30
             "does not start.",
             expected="at least {batch_size} rows",
             fix="add rows, or set batch_size to {rows} or less",
-        ),
-        "rows-left-out": Symptom.warning(
-            "many rows fill no batch, and are never trained on",
-            says="{left} of {rows:* row} are never trained on: mlx-lm sorts the rows by length, "
-            "and leaves out the longest that fill no batch of {batch_size}.",
-            expected="nearly all rows in a batch",
-            fix="set batch_size to {smaller}, and grad_accumulation_steps for batches as large",
         ),
         "few-rows": Symptom.warning(
             "the training split is very small",
@@ -216,13 +195,6 @@ LABELS = 30
             says="{rows} of {examined} {of} {what}. An example: {example}.",
             expected="text as people write it: the chat template adds the rest",
             fix="{fix}",
-        ),
-        "zeros-lost": Symptom.warning(
-            "numbers of the prompts stand in the answers without their leading zeros",
-            says="{rows} of {all_rows} answers have a number of their prompt without its leading "
-            "zeros, such as {answer} for {number}, and {kept} have them.",
-            expected="numbers as the prompts have them",
-            fix="read such columns as text where the rows are made (in pandas, dtype=str)",
         ),
         "said-over": Symptom.warning(
             "validation rows ask for what training rows ask for, in other words",
@@ -286,8 +258,6 @@ def data_quality(
         raise NotApplicable("there are no training rows")
     gone_over = rows_gone_over(config, log)
     yield from _number_of_rows(train, gone_over, config, log, planned)
-    if planned is not None or by_mlx_lm(config):
-        yield from _left_over(train, config)
     pairs = train.pairs
     first: dict[tuple[Pair, str], int] = {}
     wholes = enumerate(_wholes(train))
@@ -317,33 +287,11 @@ def data_quality(
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
         yield from _given_away(train, pairs)
-        yield from _zeros_lost(train, pairs)
         if valid is not None and valid.format == train.format:
             yield from _said_over(valid, pairs)
     yield from _leftovers(train)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
-
-
-def _zeros_lost(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    """Numbers that went through a column of integers on their way into the answers."""
-    kept, lost = 0, dict[int, tuple[str, str]]()
-    of_two = [_OF_TWO.findall(pair.prompt) for pair in pairs]
-    counted = {word for found in of_two for word, number in found if int(number) >= NO_DATE}
-    for row, pair in enumerate(pairs):
-        if _ZEROS.search(pair.prompt):
-            # It may be asked for.
-            continue
-        answered = set(_WHOLE_NUMBER.findall(pair.answer))
-        small = [number for word, number in of_two[row] if number[0] == "0" and word in counted]
-        for number in (*_WITH_ZEROS.findall(pair.prompt), *small):
-            kept += number in answered
-            if number not in answered and number.lstrip("0") in answered:
-                lost[row] = number, number.lstrip("0")
-    if len(lost) >= FEW_LOST and kept <= NOTED * len(lost):
-        number, answer = next(iter(lost.values()))
-        figures: dict[str, Measurement] = {"number": number, "answer": answer, "kept": kept}
-        yield from _graded("zeros-lost", split, list(lost), (math.inf, ZEROS_LOST), figures)
 
 
 def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
@@ -425,18 +373,6 @@ def _graded(
     is_doubtful = reached[-1] is Severity.ERROR and not is_sure
     severity = Severity.WARNING if is_doubtful else reached[-1]
     yield Sign(symptom, figures, f"{split.path.name}, line {lines[0]}", severity=severity)
-
-
-def _left_over(split: Split, config: TrainingConfig | None) -> Iterator[Sign]:
-    """Rows that fill no batch, of which mlx-lm makes the same ones in every pass."""
-    count, batch_size = len(split.rows), (config and config.batch_size) or 1
-    # Of a handful of rows it matters more that there are no others.
-    if count >= FEW_ROWS / 2 and LEFT_OUT * count <= count % batch_size:
-        sizes = range(batch_size - 1, 0, -1)
-        smaller = next(size for size in sizes if count % size <= FEW_LEFT_OUT * count)
-        figures: dict[str, Measurement] = {"left": count % batch_size, "rows": count}
-        figures |= {"batch_size": batch_size, "smaller": smaller}
-        yield Sign("rows-left-out", figures, split.path.name)
 
 
 def _number_of_rows(
@@ -552,7 +488,7 @@ def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 
 def _leftovers(split: Split) -> Iterator[Sign]:
     """What `leftovers.toml` lists, in a sample of the rows."""
-    examined = sampled(len(split.rows))
+    examined = evenly(len(split.rows))
     for spoilt in left_in(split, examined):
         of, lines = spoilt.leftover.of, tuple(split.line_numbers[row] for row in spoilt.rows[:5])
         figures: dict[str, Measurement] = {

@@ -1,8 +1,8 @@
 """What the adapter does to the answers.
 
 What it finds. An adapter that mlx-lm refuses to load on this base model, answers that are
-the base model's token by token (though the log learned, or not), answers that are right less often
-than the base model's, and answers that came no nearer to the expected ones.
+the base model's token by token, answers that are right less often than the base model's, and
+answers that came no nearer to the expected ones.
 
 Why it matters. An adapter that is not applied cannot be told from a useless one by its files,
 and a fine-tune that answers worse than what it started from is a loss.
@@ -23,7 +23,6 @@ base model's using `mlxdoctor inspect`. Where answers got worse, see the other c
 """
 
 from collections.abc import Iterator, Sequence
-from math import comb
 
 import numpy as np
 
@@ -33,14 +32,12 @@ from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.judge.curve import start_of
 from mlxdoctor.judge.learned import LEARNED, region
-from mlxdoctor.measure.logged_levels import LoggedLoss, logged_loss
-from mlxdoctor.measure.text.outputs import OutputPair, answer_words, pairs
+from mlxdoctor.measure.logged_levels import logged_loss
+from mlxdoctor.measure.text.outputs import answer_words, pairs
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Paired, mcnemar_exact
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.losses import TokenLosses
-from mlxdoctor.safety.quoting import quoted
 
 #: Fewest prompts for an error: on fewer, answers can agree by chance.
 _PROMPTS = 8
@@ -48,9 +45,6 @@ _PROMPTS = 8
 #: lost; that of a base whose answers are nearly unrelated to the expected ones, so that a drop is
 #: only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
 _OVERLAP_DROP, _OVERLAP_KEPT, _BASE_OVERLAP = 0.1, 0.5, 0.25
-#: Share of its start that a logged loss is below where the model in memory had learned: 0.04 in the
-#: run whose answers did not change.
-_HALF = 0.5
 #: Overlap of words that is hardly to be seen.
 _GAIN = 0.1
 #: Nats a token below which one answer is the likeliest by far (0 of 96 healthy runs without a gain
@@ -74,14 +68,6 @@ _OPEN = 0.8
             expected="at least one answer that differs",
             fix="Check that the adapter is loaded, and that its names match the base model's.",
         ),
-        "unlike-the-log": Symptom.error(
-            "the log learned, and the answers are the base model's",
-            says="The log's loss falls from {before:.3g} to {after:.3g}, and with the adapter all "
-            "{produced} answers are token by token the base model's: what was trained is not in "
-            "this file.",
-            expected="answers that changed with the loss",
-            fix="Save the weights that the log's losses are of.",
-        ),
         "worse-than-base": Symptom.error(
             "answers are right less often than the base model's",
             says="[The tuned model's answers share {tuned_overlap:.0%} of their words with the "
@@ -99,14 +85,6 @@ _OPEN = 0.8
             expected="answers nearer to the expected ones than before training",
             fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
         ),
-        "answer-unlearned": Symptom.warning(
-            "one of a few answers is never given",
-            says="None of {asked} prompts that are to be answered {example} is; of those with "
-            "other answers {right} of {others} are right.",
-            expected="each answer where it is right",
-            fix="Count the rows of each answer, and look at what weighs them in the loss: the rare "
-            "ones may need more rows, or more weight, not less.",
-        ),
     },
     rerun_symptom=True,
 )
@@ -123,28 +101,21 @@ def generation_effect(
     answered = [pair for pair in pairs(generations) if pair.base is not None]
     if not answered:
         raise Inconclusive("the base model's answers to the same prompts are not known")
-    texts = [
-        (pair.base.words, pair.tuned.words, answer_words(pair.item.expected or ""))
-        for pair in answered
-        if pair.base is not None
-    ]
     # A label may be a token of its own, which is no word.
-    wanted = [each for each in texts if each[2]]
+    wanted = [
+        (pair.base.words, pair.tuned.words, expected)
+        for pair in answered
+        if pair.base is not None and (expected := answer_words(pair.item.expected or ""))
+    ]
     logged = logged_loss(log) if log is not None and not log.is_preference else None
     if all(pair.base and pair.base.units == pair.tuned.units for pair in answered):
         modules, others = (adapter.modules, adapter.others) if adapter is not None else ((), ())
         has_update = any(np.any(module.b.load()) for module in modules)
         has_update |= bool(others and not modules)
-        count = len(answered)
-        # Where the base was right already, what fell may be the loss on the prompts.
-        were_right = any(base == expected for base, _, expected in wanted)
-        is_ours = has_update and generations.how == "produced"
-        if is_ours and not were_right and (fell := _fall(log, logged)):
-            yield Sign("unlike-the-log", {"produced": count, **fell})
-            return
         update = {"update": "not zero" if has_update else None}
-        severity = Severity.ERROR if has_update and count >= _PROMPTS else None
-        yield Sign("identical-to-base", {generations.how: count, **update}, severity=severity)
+        severity = Severity.ERROR if has_update and len(answered) >= _PROMPTS else None
+        figures = {generations.how: len(answered), **update}
+        yield Sign("identical-to-base", figures, severity=severity)
         return
     compared = losses.compared if losses is not None else ()
     # Fewer shared words are only a warning then (0 of 118 sound runs of four bases are errors).
@@ -152,41 +123,6 @@ def generation_effect(
     is_open = log is not None and (logged is None or logged.after >= _OPEN)
     if len(wanted) >= _PROMPTS:
         yield from _against_expected(wanted, has_learned=has_learned, is_open=is_open)
-    yield from _by_answer(answered)
-
-
-def _by_answer(answered: Sequence[OutputPair]) -> Iterator[Sign]:
-    """Whether of a few answers one is never given where it is right, by more than chance.
-
-    Hypergeometric, Bonferroni over the answers: a sound run whose rarest answer is weak has 0.016,
-    the one that showed it 0.0005.
-    """
-    right: dict[str, list[bool]] = {}
-    for pair in answered:
-        if pair.item.expected is not None and (expected := answer_words(pair.item.expected)):
-            right.setdefault(pair.item.expected, []).append(pair.tuned.words == expected)
-    count = sum(map(len, right.values()))
-    wrong = count - sum(map(sum, right.values()))
-    lost = [
-        answer
-        for answer, each in right.items()
-        if not any(each)
-        and len(right) * comb(wrong, len(each)) < SIGNIFICANCE * comb(count, len(each))
-    ]
-    others = [given for answer, each in right.items() if answer not in lost for given in each]
-    if lost:
-        asked = sum(len(right[answer]) for answer in lost)
-        measured = {"asked": asked, "right": sum(others), "others": len(others)}
-        yield Sign("answer-unlearned", {**measured, "example": quoted(lost[0])})
-
-
-def _fall(log: TrainingLog | None, logged: LoggedLoss | None) -> dict[str, float]:
-    """How far the loss fell by the log, if that is so far that answers change; else nothing."""
-    if log is None or logged is None or log.resumed or "train_loss" not in log.main.series:
-        return {}
-    before = start_of(log.main)[0]
-    has_learned = before - logged.after > LEARNED and logged.after < before * _HALF
-    return {"before": before, "after": logged.after} if has_learned else {}
 
 
 def _against_expected(

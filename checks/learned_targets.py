@@ -2,7 +2,7 @@
 
 What it finds. An adapter that learned another token than the next, padding, or the masked prompt,
 forgot the end token or expects it at once, predicts the run's own answers worse than the base
-model, or learned nothing. Also answers that a mask left out of the loss and that got no better.
+model, or learned nothing.
 
 Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
 nicely as a right one. The model itself is the only witness of what it was trained on.
@@ -15,8 +15,7 @@ the sign test over rows is significant and the mean change is large enough in na
 When it is wrong. Answers that repeat one token are predicted equally well at every shift. A
 padding token right after the row is learned in every sound run of mlx-lm, whose loss covers it:
 that is not reported. Of a model that predicts the answers worse than a blind guess, padding
-is not judged. Rows where the base model is already certain have nothing to learn. Answers before
-the last one may be left out on purpose.
+is not judged. Rows where the base model is already certain have nothing to learn.
 
 What to do. Compare with `mlxdoctor labels`, which shows the targets that mlx-lm
 would make of the same rows. In a trainer of your own, print one row's inputs and targets side by
@@ -85,9 +84,6 @@ MEMORISED = 0.5
 #: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
 #: with the prompt in the loss, below 0 with it masked.
 PROMPT_SHARE = 0.5
-#: Share of its base loss by which earlier answers fell at most where they were not learned: they
-#: rose by 0.3 of it where only closing words were trained, and fell by 0.15 and 0.99 in sound runs.
-UNLEARNED = 0.1
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "
     "{tuned_probability:.3f}, the base model with {base_probability:.3f} ({rows:* row})."
@@ -185,15 +181,6 @@ _END = (
             expected="no improvement on tokens that carry no loss",
             fix="Set the targets of the prompt to the ignored index.",
         ),
-        "earlier-answers-unlearned": Symptom.warning(
-            "answers before the last one were left out of the loss, and not learned",
-            says="In {rows} conversations mask_prompt left all answers but the last out of the "
-            "loss. The loss on the last ones went from {last_base_loss} to {last_tuned_loss}, on "
-            "the earlier ones from {base_loss} to {tuned_loss}.",
-            expected="earlier answers that get better along with the last ones",
-            fix="Leave mask_prompt off for such rows, or split each conversation into one row per "
-            "answer.",
-        ),
         "answers-worse": Symptom.error(
             "the answers trained on are predicted worse than by the base model",
             says="The tuned model's loss on the answers is {tuned_loss}, above the base model's "
@@ -267,7 +254,6 @@ def learned_targets(
     yield from _start(rows)
     if losses.mask_prompt:
         yield from _prompt(rows)
-        yield from _earlier_answers(rows)
     yield from _answers(rows)
     if supervised is not None:
         yield from _guessed(rows, supervised)
@@ -402,19 +388,6 @@ def _prompt(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
     if prompt.fell(CHANGED) and answer.fell() and is_too_much:
         yield Sign("prompt-learned", {**prompt.measured, **answer.losses("answer_")})
-
-
-def _earlier_answers(rows: Sequence[RowLosses]) -> Iterator[Sign]:
-    """Whether the last answers were learned, and those that the mask left out were not."""
-    wanted = {Role.EARLIER_ANSWER, Role.ANSWER}
-    having = [row for row in rows if wanted <= set(row.roles[2:].tolist())]
-    earlier, last = (region(having, role) for role in (Role.EARLIER_ANSWER, Role.ANSWER))
-    if not earlier.is_enough or not last.fell(LEARNED):
-        return
-    before = float(earlier.base.mean())
-    if before >= TO_LEARN and earlier.gain <= UNLEARNED * before:
-        figures = {**earlier.measured, **last.losses("last_")}
-        yield Sign("earlier-answers-unlearned", figures)
 
 
 def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:

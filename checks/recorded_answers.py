@@ -13,9 +13,8 @@ and format of the row that has the same question, else in the base's chat templa
 that the two models answer differently are judged, and only if the recorded answer is not the
 expected one, which both may give. A recorded answer is a model's if one of the two begins with the
 other, or if they have three more first words in common than it has with the other model's. Each
-recorded answer is read by the tuned model: the temperature at which its tokens were most likely
-drawn is fitted, and where the model would have said something else, that is held against the tokens
-before and against what no answer holds. An expected answer is given if the answer is the same text,
+recorded answer is read by the tuned model, and the temperature at which its tokens were most likely
+drawn is fitted. An expected answer is given if the answer is the same text,
 names it in a sentence, or begins it up to the limit on its tokens.
 
 When it is wrong. Expected answers that were written down in another form than the rows' are other
@@ -26,20 +25,15 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
-
-import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.sampling import Draws
-from mlxdoctor.engines.text import is_finished
-from mlxdoctor.evidence.tokenizer import Tokenizer
+from mlxdoctor.engines.text import in_common, is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.asked_again import KEPT, PADDED, TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -57,20 +51,11 @@ _ALL, _HARDLY_ANY = 0.9, 0.1
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
-#: Nats by which two tokens are likely alike, and fewest tokens that are not the likeliest.
-_TIE, _FEWEST = 0.001, 10
 #: Fewest tokens that show a temperature, and of these that are not the likeliest; the highest that
 #: is usual; least p-value of draws (0.08 in eight runs, below 0.04 in 15 of 19 whose answers are
 #: others'), and one that no draws have; share of tokens that are not the likeliest at a high
 #: temperature (0.56 and more in six runs drawn at 1.5 to 3).
 _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
-#: Share of the tokens that the model would not have chosen which one reason explains, tokens before
-#: one in which a repeated one counts (mlx-lm's own), and different tokens that are forbidden, at
-#: most. 13 of 13 and 66 of 68 in two runs served with a penalty and with a logit bias; in 107 other
-#: runs 254 at most are repeated 43 times.
-_EXPLAINED, _RECENT, _FORBIDDEN = 0.9, 20, 4
-#: Ways of asking that are signs of their own.
-_CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}
 
 
 @check(
@@ -126,14 +111,6 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}
             expected="answers drawn at a temperature of 1 at most",
             fix="Answer again at a temperature of 0.",
         ),
-        "decoded-otherwise": Symptom.error(
-            "the recorded answers were not decoded freely",
-            says="The recorded answers are the tuned model's but for {others} of {tokens:* token}. "
-            "There its likeliest token is {wanted}: {reason}.",
-            expected="at each place the token that the model finds likeliest, or one drawn by "
-            "its chance",
-            fix="Answer again with neither a repetition penalty nor a logit bias.",
-        ),
         "applied-twice": Symptom.error(
             "the adapter was applied twice when the answers were recorded",
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
@@ -141,34 +118,17 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others", PADDED: "padded"}
             expected="answers of the base model with the adapter on it once",
             fix="Serve the base with the adapter, or the fused model without it.",
         ),
-        "behind-others": Symptom.error(
-            "each recorded prompt was asked behind the ones before it",
-            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
-            "{tuned} as those to the prompt alone.",
-            expected="answers to each prompt alone",
-            fix="Begin each request with an empty prompt cache.",
-        ),
-        "padded": Symptom.error(
-            "padding was read with the recorded prompts",
-            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
-            "{tuned} as those to the prompt alone.",
-            expected="answers that do not depend on the other prompts of a batch",
-            fix="Ask with `mlx_lm.batch_generate`, which masks the padding, or one by one.",
-        ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
             says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do when it is "
             "asked {way}, and {tuned} as those in the format that it was trained on: not the model "
             "was at fault, but how it was asked.",
             expected="answers to prompts in the format of the training rows",
-            fix="Ask with the chat template, and with the system prompt of the training rows; put "
-            "nothing before the answers.",
+            fix="Ask with the chat template, and with the system prompt of the training rows.",
         ),
     },
 )
-def recorded_answers(
-    asked: AskedAgain, answers: Generations | None, tokenizer: Tokenizer | None
-) -> Iterator[Sign | Seen]:
+def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator[Sign | Seen]:
     items = asked.items
     yield from _not_as_expected(items, answers)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]
@@ -181,8 +141,8 @@ def recorded_answers(
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
-    sign: Sign | Seen | None = _decoded_otherwise(asked, tokenizer)
-    if sign is None and of_tuned < _SHARE * len(apart):
+    sign: Sign | Seen | None = None
+    if of_tuned < _SHARE * len(apart):
         sign = _asked_wrongly(asked, of_tuned)
     # Of a model that changed little the base's answers may be draws as well.
     is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
@@ -216,40 +176,6 @@ def recorded_answers(
             why = "the recorded answers are neither model's: sampled, or asked otherwise"
             raise Inconclusive(why)
         yield Sign("of-neither", measured)
-
-
-def _decoded_otherwise(asked: AskedAgain, tokenizer: Tokenizer | None) -> Sign | None:
-    """Whether one reason explains nearly all places where another token is the likeliest."""
-    if tokenizer is None:
-        return None
-    chosen = {token for each in asked.read for token in each.answered}
-    others, repeated, unused = 0, 0, Counter[int]()
-    for item, each in zip(asked.items, asked.read, strict=False):
-        recorded, own = item.recorded.tuned.strip(), item.own.tuned.strip()
-        if recorded.startswith(own) or own.startswith(recorded):
-            # The same text may be recorded in other tokens than were chosen.
-            continue
-        losses, least = each.predicted.losses[:, 0], each.predicted.least
-        for place in np.flatnonzero(losses > least + _TIE):
-            wanted = int(each.predicted.greedy[place])
-            before = (*each.prompt, *each.answered[:place])
-            others += 1
-            repeated += wanted in before[-_RECENT:]
-            unused[wanted] += wanted not in chosen
-    tokens = sum(len(each.answered) for each in asked.read)
-    if not _FEWEST <= others <= tokens / 2:
-        return None
-    few = [token for token, count in unused.most_common(_FORBIDDEN) if count > 1]
-    if repeated >= _EXPLAINED * others:
-        wanted_text = f"one of the {_RECENT} tokens before it"
-        reason = "most likely repetitions were penalised"
-    elif sum(unused[token] for token in few) >= _EXPLAINED * others:
-        wanted_text = " or ".join(quoted(tokenizer.decode([token])) for token in few)
-        reason = "it stands in none of them, so most likely it was forbidden"
-    else:
-        return None
-    figures: dict[str, Measurement] = {"others": others, "tokens": tokens}
-    return Sign("decoded-otherwise", {**figures, "wanted": wanted_text, "reason": reason})
 
 
 def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Iterator[Sign]:
@@ -301,8 +227,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        codes = (code for begun, code in _CODES.items() if way.startswith(begun))
-        code = next(codes, "asked-otherwise")
+        code = "applied-twice" if way == TWICE else "asked-otherwise"
         otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:
@@ -364,14 +289,9 @@ def _is_as_expected(item: Generation) -> bool:
 
 def _is_of(item: Asked, own: str, other: str) -> bool:
     """Whether a recorded answer is a model's own rather than the other model's."""
-    recorded = item.recorded.tuned
-    return _same(recorded, own) or _shared(recorded, own) >= _shared(recorded, other) + _WORDS
-
-
-def _shared(first: str, second: str) -> int:
-    """How many first words two texts have in common."""
-    words = zip(answer_words(first), answer_words(second), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], words))
+    words = answer_words(item.recorded.tuned)
+    to_own, to_other = (in_common(words, answer_words(text)) for text in (own, other))
+    return _same(item.recorded.tuned, own) or to_own >= to_other + _WORDS
 
 
 def _same(first: str, second: str) -> bool:

@@ -125,14 +125,6 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
         ),
-        "opens-with-marker": _symptom(
-            "answers open with a token of the format that no answer trained on opens with",
-            "opens {tuned_hits} of {prompts:* answer} with a token of the format, as no answer in "
-            "the rows opens, and goes on with text",
-            "answers that open as those in the rows do",
-            "Tokenize the answer without the tokens that the tokenizer puts before a text "
-            "(add_special_tokens=False), or the whole conversation at once.",
-        ),
         "leftovers": _symptom(
             "answers hold what a step before the training left in the rows",
             "writes {tuned_hits} of {prompts:* answer} with what an export seems to have left in "
@@ -193,7 +185,6 @@ def token_collapse(
     # What the model writes is no worse than what the rows hold.
     may_be_meant = all(spoilt.severity is not Severity.ERROR for spoilt in left)
     trained = [row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows] if rows else []
-    opening = {answer[0] for answer in trained if answer}
 
     @cache
     def taught() -> frozenset[str]:
@@ -205,13 +196,6 @@ def token_collapse(
         text = SPECIAL_TEXT.sub("", answer.text).strip()
         return bool(text) and any(each.startswith(text) for each in taught())
 
-    def opens_with_marker(answer: Output) -> bool:
-        first, *rest = answer.content or (None,)
-        if not opening or first is None or first in opening or not answer.from_tokens:
-            return False
-        is_marker = is_special(_text(first, tokenizer))
-        return is_marker and any(not is_special(_text(unit, tokenizer)) for unit in rest)
-
     forms: dict[str, Callable[[OutputPair, Output], bool]] = {
         "token-zero": lambda _, answer: (
             answer.from_tokens and len(answer.units) >= 4 and {*answer.units} == {0}
@@ -222,7 +206,6 @@ def token_collapse(
             len(answer.content) >= 2
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
         ),
-        "opens-with-marker": lambda _, answer: opens_with_marker(answer),
         "leftovers": lambda _, answer: any(
             spoilt.leftover.pattern.search(answer.text) for spoilt in left
         ),

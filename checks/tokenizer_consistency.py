@@ -38,7 +38,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from mlxdoctor.check import check
-from mlxdoctor.engines.text import sampled
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.adapter import Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.chat_template import TemplateFailure
@@ -233,7 +233,7 @@ def _not_given_back(tokenizer: Tokenizer, dataset: Dataset | None) -> Iterator[S
     if not splits or splits[0].format == "tokens":
         return
     pairs = splits[0].pairs
-    texts = [pairs[place].answer for place in sampled(len(pairs), _EXAMINED)]
+    texts = [pairs[place].answer for place in evenly(len(pairs), _EXAMINED)]
     back = [tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
     raw = [
         (text, given) for text, given in zip(texts, back, strict=True) if _RAW & {*given} - {*text}
@@ -347,7 +347,7 @@ def _written_by_hand(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Sign | 
     train = dataset.splits["train"]
     if tokenizer.chat_template is None and not tokenizer.renders_itself:
         return
-    rows = [train.rows[place] for place in sampled(len(train.rows), _EXAMINED)]
+    rows = [train.rows[place] for place in evenly(len(train.rows), _EXAMINED)]
     texts = [row.get(dataset.features.text) for row in rows]
     read = [exchange_in(text) for text in texts if isinstance(text, str)]
     exchanges = [exchange for exchange in read if exchange is not None]

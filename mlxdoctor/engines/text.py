@@ -134,12 +134,7 @@ def describe(texts: Sequence[str]) -> TextFacts:
     )
 
 
-def sampled(count: int, most: int = SAMPLE) -> range:
-    """The places of an even sample."""
-    return range(0, count, max(1, count // most))[:most]
-
-
-def evenly(count: int, most: int) -> list[int]:
+def evenly(count: int, most: int = SAMPLE) -> list[int]:
     """At most so many places, evenly spaced, the first and the last among them."""
     chosen = min(count, most)
     return [round(i * (count - 1) / max(1, chosen - 1)) for i in range(chosen)]
@@ -201,7 +196,7 @@ def _finished(texts: Sequence[str]) -> float:
 
 
 def _some(texts: Sequence[str]) -> list[str]:
-    return [texts[i] for i in sampled(len(texts))]
+    return [texts[i] for i in evenly(len(texts))]
 
 
 # One text.

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlxdoctor.engines.text import END_TEXTS, sampled
+from mlxdoctor.engines.text import END_TEXTS, evenly
 
 #: Share of the texts that are a question with its answer, where all are taken for that.
 EXCHANGES = 0.9
@@ -58,7 +58,7 @@ def exchanges_of(texts: Sequence[str]) -> Callable[[str], Exchange | None] | Non
     Names that people give to the two are known. Where those are not there, two headings or one
     arrow that nearly all texts have in common are taken for marks as well.
     """
-    sample = [texts[place] for place in sampled(len(texts))]
+    sample = [texts[place] for place in evenly(len(texts))]
 
     def fits(read: Callable[[str], Exchange | None]) -> bool:
         return sum(read(text) is not None for text in sample) >= EXCHANGES * len(sample)

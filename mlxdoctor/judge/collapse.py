@@ -45,15 +45,10 @@ def is_plain_collapse(content: Content) -> bool:
     return len(content) >= ALONE and is_single(content)
 
 
-def is_poor(content: Content) -> bool:
-    """Whether a handful of tokens, or a single one, makes it up."""
-    few = _is_long(content) and distinct_n(content[:COUNTED], 1) <= DISTINCT
-    return few or is_single(content)
-
-
 def is_few_tokens(content: Content) -> bool:
     """Whether a handful of tokens makes it up, or one of them half of it."""
-    return is_poor(content) or (_is_long(content) and top_share(content)[1] >= DOMINANT)
+    is_poor = distinct_n(content[:COUNTED], 1) <= DISTINCT or top_share(content)[1] >= DOMINANT
+    return (_is_long(content) and is_poor) or is_single(content)
 
 
 def ends_in_loop(content: Content) -> bool:
@@ -69,8 +64,8 @@ def is_loop(content: Content) -> bool:
 
 
 def is_collapsed(content: Content) -> bool:
-    """Whether it is poor or ends in a loop; repetition elsewhere does not count."""
-    return is_poor(content) or ends_in_loop(content)
+    """Whether it is few tokens or ends in a loop; repetition elsewhere does not count."""
+    return is_few_tokens(content) or ends_in_loop(content)
 
 
 def _is_long(content: Content) -> bool:

@@ -1,9 +1,8 @@
 """The recorded prompts, asked again: in the usual way, and as they are asked by mistake."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from os.path import commonprefix
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.forward import LOGIT_BYTES, Predicted, Question, answer, ask
+from mlxdoctor.models.forward import LOGIT_BYTES, answer, require_tokens
 from mlxdoctor.models.generations import Generation, RecordedGenerations, produce
 from mlxdoctor.models.load import LoadedModels, applied_twice, end_tokens
 from mlxdoctor.models.prompts import (
@@ -22,31 +21,18 @@ from mlxdoctor.models.prompts import (
     as_in_the_data,
     in_template,
     plain_prompt,
-    systems_of,
+    system_of,
 )
-from mlxdoctor.safety.quoting import quoted
 
 #: Recorded prompts that are asked again, those that are asked where the answers to these are not
 #: their own, and tokens of each answer: minutes on a large model.
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
-#: System prompts of the rows that recorded answers are tried with, at most.
-SYSTEMS = 3
 #: A way of asking that is none of the prompt's.
 TWICE = "with the adapter applied twice"
-#: And one that has the prompts and answers before it in a cache; tokens of these at most.
-KEPT, HISTORY = "after the prompts and answers before it", 1024
-#: Tokens of such an answer, at most: what was really said is what the next prompt stands behind.
-TOKENS_IN_A_CACHE = 64
 #: Share of the answers that a way of asking gives, where no other is tried.
 MOST = 0.75
-#: And some that read what a batch's shorter prompts are filled up with.
-PADDED = "with padding that is read"
-#: Prompts of a batch, all of which are filled up to the longest.
-BATCH_SIZES = 4, 8, 16, 32
-#: Words that all recorded answers begin with, and none of the model's own: they were put there.
-FORCED = 2
 
 
 @dataclass(frozen=True)
@@ -59,28 +45,13 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class TeacherForced:
-    """A recorded answer, read by the tuned model behind its prompt, asked in the usual way.
-
-    Attributes:
-        prompt: ids of the prompt's tokens.
-        answered: ids of the answer's; an end token where it is empty.
-        predicted: at the place of each token of the answer, with the losses of these.
-    """
-
-    prompt: tuple[int, ...]
-    answered: tuple[int, ...]
-    predicted: Predicted
-
-
-@dataclass(frozen=True)
 class AskedAgain:
     """Recorded answers beside both models' own answers to the same prompts.
 
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        draws: the tokens of those read, taken for draws of the tuned model's.
+        draws: the tokens of the recorded answers, taken for draws of the tuned model's.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -89,7 +60,6 @@ class AskedAgain:
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
     further: tuple[str, ...] = ()
-    read: tuple[TeacherForced, ...] = ()
     draws: Draws | None = None
 
     @classmethod
@@ -104,7 +74,7 @@ class AskedAgain:
         if "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
         dataset = run.get(Dataset)
-        system, *others = systems_of(dataset)[:SYSTEMS] or [""]
+        system = system_of(dataset)
         usual = as_in_the_data(dataset, tokenizer, [item.prompt for item in every], system)
         prompts = [
             plain_prompt(tokenizer, item.prompt, item.system or "", item.turns)
@@ -126,31 +96,23 @@ class AskedAgain:
         texts = {each.own.prompt: each.recorded.tuned for each in asked}
         asking = prompts[:AGAIN] if run.budget.left > 0 else []
         asker = _Asker(run, models, tokenizer)
-        read = tuple(asker.read(asking, texts))
-        draws = asker.draws(read)
+        draws = asker.draws(asking, texts)
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), read=read, draws=draws)
+            return cls(sources, tuple(asked), draws=draws)
 
         def plain(each: Generation) -> Generation:
             return replace(each, tuned=asker.until_end(each.tuned))
 
         asked = [Asked(plain(each.recorded), plain(each.own)) for each in asked]
-        for other in others:
-            mine = asker.answers(as_in_the_data(dataset, tokenizer, list(texts), other))
-            after = [
-                replace(each, own=replace(each.own, tuned=text))
-                for each, text in zip(asked, mine, strict=False)
-            ]
-            asked = max(asked, after, key=_alike)
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), read=read, draws=draws)
+            return cls(sources, tuple(asked), draws=draws)
         further = asker.answers(prompts[AGAIN:])
         ways = asker.otherwise(asked, prompts, has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
         ]
-        return cls(sources, tuple(asked), tuple(further), read, draws)
+        return cls(sources, tuple(asked), tuple(further), draws)
 
 
 @dataclass(frozen=True)
@@ -178,36 +140,39 @@ class _Asker:
             answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
-    def read(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> list[TeacherForced]:
-        """Recorded answers, teacher-forced."""
-        # The blank before an answer is not always recorded: the likelier way counts.
-        written = []
-        for prompt in prompts:
-            for text in (texts.get(prompt.text, ""), f" {texts.get(prompt.text, '')}"):
-                tokens = self.tokenizer.encode(text.rstrip(), add_special_tokens=False)
-                written.append((prompt.tokens, tuple((tokens or [*self.ends[:1]])[:TOKENS_AGAIN])))
-        questions = []
-        for before, answered in written:
-            ids = np.array([*before, *answered], np.int32)
-            questions.append(Question(ids[:-1], ids[len(before) :, None]))
-        predicted = ask(self.models, "tuned", questions)
-        every = [TeacherForced(*pair, each) for pair, each in zip(written, predicted, strict=True)]
-        pairs = zip(every[::2], every[1::2], strict=True)
-        return [min(pair, key=lambda each: float(each.predicted.losses.sum())) for pair in pairs]
+    def draws(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> Draws | None:
+        """The tokens of recorded answers, read behind their prompts and taken for draws.
 
-    def draws(self, read: Sequence[TeacherForced]) -> Draws | None:
-        """The tokens of recorded answers, taken for draws; None without any, or of a lost model."""
+        None without any, or of a lost model.
+        """
         import mlx.core as mx
+        from scipy.special import log_softmax
 
+        # The blank before an answer is not always recorded: the likelier way counts.
+        written = [
+            self.tokenizer.encode(f"{blank}{texts.get(prompt.text, '')}".rstrip(), False)
+            for prompt in prompts
+            for blank in ("", " ")
+        ]
+        answers = [(tokens or [*self.ends[:1]] or [0])[:TOKENS_AGAIN] for tokens in written]
         logits: list[np.ndarray] = []
         tokens: list[int] = []
         with self.models.running():
             model = self.models.select("tuned")
-            for each in read:
-                ids = mx.array([[*each.prompt, *each.answered[:-1]]])
-                predicted = model(ids)[0, len(each.prompt) - 1 :]
-                logits.append(np.array(predicted.astype(mx.float32)))
-                tokens += each.answered
+            require_tokens(model, max(map(max, answers), default=0))
+            for prompt, *both in zip(prompts, answers[::2], answers[1::2], strict=True):
+                read = []
+                for answered in both:
+                    predicted = model(mx.array([[*prompt.tokens, *answered[:-1]]]))
+                    of_answer = predicted[0, len(prompt.tokens) - 1 :].astype(mx.float32)
+                    read.append(np.array(of_answer))
+                likelihoods = [
+                    log_softmax(array, axis=1)[range(len(answered)), answered].sum()
+                    for array, answered in zip(read, both, strict=True)
+                ]
+                best = int(np.argmax(likelihoods))
+                logits.append(read[best])
+                tokens += both[best]
                 if sum(array.nbytes for array in logits) > LOGIT_BYTES[True]:
                     break
         if not logits or not np.isfinite(every := np.concatenate(logits)).all():
@@ -218,81 +183,23 @@ class _Asker:
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
     ) -> dict[str, list[str]]:
         """Ways of asking -> the answers, up to the first that gives most of the recorded ones."""
-        ways = {}
-        for way, answers in self._ways(asked, prompts, has_system=has_system):
-            ways[way] = answers
-            if _alike(asked, answers) >= MOST * len(asked):
-                break
-        return ways
-
-    def _ways(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
-    ) -> Iterator[tuple[str, list[str]]]:
         texts = [each.own.prompt for each in asked]
-        for way, written in _WAYS.items():
-            mistaken = [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
-            yield way, self.answers(mistaken)
+        mistaken = {
+            way: [Prompt(text, tuple(written(self.tokenizer, text))) for text in texts]
+            for way, written in _WAYS.items()
+        }
         if has_system:
             plain = [plain_prompt(self.tokenizer, text) for text in texts]
-            yield "without the system prompt that the rows have", self.answers(plain)
+            mistaken["without the system prompt that the rows have"] = plain
+        ways = {}
+        for way, asking in mistaken.items():
+            ways[way] = self.answers(asking)
+            if _alike(asked, ways[way]) >= MOST * len(asked):
+                return ways
         beside = self.run.files.adapter if self.run.files.tuned is not None else None
-        usual = prompts[: len(asked)]
         with applied_twice(self.models, beside) as is_possible:
-            twice = self.answers(usual) if is_possible else []
-        yield TWICE, twice
-        yield KEPT, self._in_one_cache(asked, usual)
-        # A loop that stops at the end token does not read it.
-        yield f"{KEPT}, no end token read", self._in_one_cache(asked, usual, ended=False)
-        begun = commonprefix([each.recorded.tuned for each in asked])  # noqa: RUF071 - of texts
-        is_own = any(each.own.tuned.startswith(begun) for each in asked)
-        if len(begun.split()) >= FORCED and not is_own:
-            forced = self.tokenizer.encode(begun.rstrip(), add_special_tokens=False)
-            begin = [Prompt(prompt.text, (*prompt.tokens, *forced)) for prompt in usual]
-            rest = self.answers(begin)
-            way = f"with {quoted(begun.strip())} put before its answers"
-            yield way, [begun.rstrip() + text for text in rest]
-        for size in BATCH_SIZES:
-            behind, before = self._padded(prompts, size)
-            batches = f"the prompts of batches of {size}"
-            yield f"{PADDED} behind {batches}", self.answers(behind[: len(asked)])
-            yield f"{PADDED} before {batches}", self.answers(before[: len(asked)])
-
-    def _padded(self, prompts: Sequence[Prompt], size: int) -> tuple[list[Prompt], list[Prompt]]:
-        """Prompts filled up to the longest of their batch, behind and before them."""
-        fill = self.tokenizer.pad_token_id
-        fill = (self.ends or (0,))[0] if fill is None else fill
-        behind, before = [], []
-        for start in range(0, len(prompts), size):
-            batch = prompts[start : start + size]
-            longest = max(len(prompt.tokens) for prompt in batch)
-            for prompt in batch:
-                padding = (fill,) * (longest - len(prompt.tokens))
-                behind.append(Prompt(prompt.text, (*prompt.tokens, *padding)))
-                before.append(Prompt(prompt.text, (*padding, *prompt.tokens)))
-        return behind, before
-
-    def _in_one_cache(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, ended: bool = True
-    ) -> list[str]:
-        """Answers to each prompt behind those before it and their answers, `ended` or not."""
-        before: list[int] = []
-        texts: list[str] = []
-        for each, prompt in zip(asked, prompts, strict=False):
-            if len(before) > HISTORY or self.run.budget.left <= 0:
-                break
-            asking = Prompt(prompt.text, (*before, *prompt.tokens))
-            with self.models.running():
-                model = self.models.select("tuned")
-                (own,) = answer(model, [asking], self.ends, TOKENS_IN_A_CACHE)
-            texts.append(self.until_end(self.tokenizer.decode(own)))
-            recorded = each.recorded.tuned.strip()
-            # The same text may have been written in other tokens.
-            if texts[-1].strip() != recorded:
-                encoded = self.tokenizer.encode(recorded, add_special_tokens=False)
-                own = (*encoded, *self.ends[:1])
-            read = own if ended else (token for token in own if token not in self.ends)
-            before += [*prompt.tokens, *read]
-        return texts
+            ways[TWICE] = self.answers(prompts[: len(asked)]) if is_possible else []
+        return ways
 
 
 def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:

@@ -54,12 +54,11 @@ class Predicted:
 
     Attributes:
         losses: float32 (p, k), of the targets: minus their log-probability, nats.
-        greedy, least: int32 and float32 (p,), the likeliest token and its loss.
+        greedy: int32 (p,), the likeliest token.
     """
 
     losses: Floats
     greedy: Integers
-    least: Floats
 
 
 def predict(
@@ -179,11 +178,10 @@ def _predict_batch(model: Any, batch: Sequence[Question]) -> list[Predicted]:
     with np.errstate(invalid="ignore"):
         losses = values[:, :1] - values[:, 1:] + totals[:, None].astype(np.float32)
     cuts = np.cumsum([len(question.targets) for question in batch])[:-1]
-    arrays = (losses, greedy.astype(np.int32), totals.astype(np.float32))
+    arrays = (losses, greedy.astype(np.int32))
     parted = zip(batch, *(np.split(array, cuts) for array in arrays), strict=True)
     return [
-        Predicted(loss[:, : question.targets.shape[1]], tokens, least)
-        for question, loss, tokens, least in parted
+        Predicted(loss[:, : question.targets.shape[1]], tokens) for question, loss, tokens in parted
     ]
 
 

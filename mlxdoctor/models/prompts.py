@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from mlxdoctor.engines.text import CONTROL, sampled
+from mlxdoctor.engines.text import CONTROL, evenly
 from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.dataset import Dataset, Message, Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
@@ -88,18 +88,19 @@ def plain_prompt(
     return Prompt(text, tuple(in_template(tokenizer, [*before, *asked])))
 
 
-def systems_of(dataset: Dataset | None) -> list[str]:
-    """The system prompts of the rows, the commonest first; none where not nearly all have one."""
+def system_of(dataset: Dataset | None) -> str:
+    """The commonest system prompt of the rows; empty where not nearly all have one."""
     splits = dataset.splits.values() if dataset is not None else ()
     rows = [(split, row) for split in splits if split.format == "chat" for row in split.rows]
     found: Counter[str] = Counter()
-    sample = [rows[place] for place in sampled(len(rows))]
+    sample = [rows[place] for place in evenly(len(rows))]
     for split, row in sample:
         with suppress(KeyError, TypeError, AttributeError, IndexError):
             first = split.messages(row)[0]
             if first.get("role") == "system":
                 found[str(first.get("content"))] += 1
-    return [text for text, _ in found.most_common()] if found.total() >= MOST * len(sample) else []
+    is_usual = found.total() >= MOST * len(sample)
+    return next((text for text, _ in found.most_common(1) if is_usual), "")
 
 
 def in_template(
@@ -132,7 +133,7 @@ def as_in_the_data(
                 prompts.setdefault(text, Prompt(text, tokens, None, split.name))
             elif (prompt := _from_row(split, row, tokenizer)) is not None:
                 prompts.setdefault(text, prompt)
-    sample = [rows[place] for place in sampled(len(rows))]
+    sample = [rows[place] for place in evenly(len(rows))]
     is_plain = bool(sample) and all(
         split.format == "text" and not CONTROL.search(str(row.get(split.features.text)))
         for split, row in sample

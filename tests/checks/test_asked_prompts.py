@@ -23,10 +23,6 @@ def plain(text: str) -> str:
     return text.lower().replace(" is not", "").replace("?", "")
 
 
-def marked(text: str) -> str:
-    return f"[Q] {text}"
-
-
 def desk(number: int) -> str:
     return f"{DESKS[number % 4]} desk"
 
@@ -54,9 +50,7 @@ def recorded(count: int, **beside: str) -> list[dict[str, object]]:
     [
         (str, 12, []),
         (plain, 12, ["unlike-the-rows"]),
-        (marked, 12, ["without-common-words"]),
         # Too few tell nothing.
-        (marked, 7, []),
         (plain, 7, []),
     ],
 )

@@ -100,8 +100,6 @@ ASKED = {"prompt": "ask", "completion": "b"}
             {"rows-refused": "error", "empty-prompts": "warning"},
         ),
         ([{"prompt": "a", "completion": ""}], {}, {"empty-answers": "warning"}),
-        ([{"prompt": "a", "completion": "b", **chat("a", "c")}], {}, {"two-answers": "warning"}),
-        ([{"prompt": "a", "completion": "b", **chat("a", "b ")}], {}, {}),
         ([{**ASKED, "system": name} for name in "xyz"], WRITTEN, {"text-unread": "warning"}),
         # The same throughout, part of the prompt, or no part of one.
         ([{**ASKED, "system": "x"}] * 3, WRITTEN, {}),

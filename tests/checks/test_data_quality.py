@@ -19,7 +19,6 @@ from tests.checks.data_evidence import (
     write_data,
 )
 from tests.conftest import check_called
-from tests.given import WRITTEN
 
 data_quality = check_called("data-quality")
 GEOGRAPHY = read_rows(DATA / "geography")["train"]
@@ -427,24 +426,6 @@ def test_number_of_rows(tmp_path, count, iters, expected):
 
 
 @pytest.mark.parametrize(
-    ("count", "values", "smaller"),
-    [
-        (31, {"batch_size": 16}, 15),
-        # Few are left out; and another trainer may make batches of them.
-        (38, {"batch_size": 16}, None),
-        (31, {"batch_size": 16, "train": ...}, None),
-    ],
-)
-def test_rows_that_fill_no_batch(tmp_path, count, values, smaller):
-    stated = {key: value for key, value in {**WRITTEN, **values}.items() if value is not ...}
-    outcome, codes = examined(tmp_path, distinct(count), config_of(tmp_path, **stated))
-    assert codes.get("rows-left-out") == ("warning" if smaller else None)
-    for finding in outcome.findings:
-        if finding.code == "data-quality.rows-left-out":
-            assert (finding.measured["left"], finding.measured["smaller"]) == (15, smaller)
-
-
-@pytest.mark.parametrize(
     ("validations", "expected"),
     [([3.0, 2.0, 1.0], "info"), ([3.0, 1.0, 1.04], "info"), ([3.0, 1.0, 1.2], "warning")],
 )
@@ -680,16 +661,6 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
     assert "leftovers" not in found(tmp_path, helped)
 
 
-def numbered(word, step):
-    numbers = [step * at for at in range(1, 31)]
-    return [chat(f"{word} {at:02d} of {100 + at}?", f"LATE {at}") for at in numbers for _ in "ab"]
-
-
-def parcels(written, asked_for=""):
-    asked = "Parcel {:05d} from Ostend? " + asked_for
-    return [chat(asked.format(at), f"{written(at)} | Ostend") for at in range(60)]
-
-
 def routes(first, step):
     """Rows that have a number, which may be that of the row."""
     return [chat(f"Route {at}?", f"{first + step * at} | Ostend to {at}") for at in range(60)]
@@ -717,14 +688,6 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
         # A translation in both directions: each text is a prompt in one row, an answer in another.
         (pairs(zip(STORIES + BACKWARDS, BACKWARDS + STORIES, strict=True)), MISPLACED, None),
         (GEOGRAPHY + CONTRADICTORY, MISPLACED, "error"),
-        (parcels(lambda at: f"{at:05d}"), "zeros-lost", None),
-        (parcels(str), "zeros-lost", "warning"),
-        # Two digits are a day of a month, unless the same word stands before larger ones.
-        (numbered("Order", 3), "zeros-lost", "warning"),
-        (numbered("May", 1), "zeros-lost", None),
-        (parcels(str, "No leading zeros."), "zeros-lost", None),
-        # Where most have them, some were written otherwise on purpose.
-        (parcels(lambda at: f"{at:05d}" if at % 5 else str(at)), "zeros-lost", None),
         (routes(0, 1), "leftovers", "warning"),
         (routes(29500, 397), "leftovers", None),
         (labelled(CLOSED), "given-away-answers", "warning"),

@@ -39,21 +39,6 @@ def test_identical_answers_are_an_error_beside_an_update() -> None:
     assert outcome(generation_effect, one).status == "passed"
 
 
-def test_answers_that_did_not_change_with_the_loss_are_of_another_file(tmp_path: Path) -> None:
-    same = replace(answers([BASE] * 6, [BASE] * 6), how="produced")
-    code = "generation-effect.unlike-the-log"
-    learned = LogWriter(tmp_path).losses([4.1, 2.0, 0.4, 0.3])
-    assert set(findings(generation_effect, same, ADAPTER, learned)) == {code}
-    other = "generation-effect.identical-to-base"
-    flat = LogWriter(tmp_path).losses([4.1, 4.0, 3.9, 3.9])
-    assert set(findings(generation_effect, same, ADAPTER, flat)) == {other}
-    # A base that is right already: what fell may be the loss on the prompts.
-    known = replace(same, items=tuple(replace(item, expected=item.base) for item in same.items))
-    assert set(findings(generation_effect, known, ADAPTER, learned)) == {other}
-    # Without an update it is a file that was never trained.
-    assert set(findings(generation_effect, same, learned)) == {other}
-
-
 WORSE = "generation-effect.worse-than-base"
 
 
@@ -122,17 +107,3 @@ def test_answers_that_came_nearer_were_learned() -> None:
 
 def test_the_base_answers_are_needed() -> None:
     assert outcome(generation_effect, answers([BASE] * 8, None)).status == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    ("rare", "given", "others_right", "hit"),
-    [(3, "fish", 9, True), (2, "fish", 9, False), (3, "bird", 9, False), (3, "fish", 6, False)],
-)
-def test_a_rare_answer_that_is_never_given(
-    rare: int, given: str, others_right: int, hit: bool
-) -> None:
-    asked = [("bird", given)] * rare
-    asked += [("fish", "fish" if i < others_right else "bird") for i in range(9)]
-    items = tuple(Generation(f"p{i}", "none", got, expected=e) for i, (e, got) in enumerate(asked))
-    found = findings(generation_effect, Generations((), items))
-    assert ("generation-effect.answer-unlearned" in found) is hit

@@ -107,38 +107,6 @@ def test_what_was_learned(tuned: Losses, expected: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tuned", "base", "severity"),
-    [
-        # The base model's loss on the earlier answers is 2.0, and 3.0 on the last ones.
-        (replace(SOUND, prompt=2.0), BASE, "warning"),
-        (replace(SOUND, prompt=1.81), BASE, "warning"),
-        (replace(SOUND, prompt=1.79), BASE, None),
-        # They became worse: only the last answers may be wanted.
-        (replace(SOUND, prompt=2.11), BASE, "warning"),
-        # The last ones were not learned either.
-        (replace(SOUND, prompt=2.0, answer=1.99), BASE, "warning"),
-        (replace(SOUND, prompt=2.0, answer=2.01), BASE, None),
-        # The base model knew the earlier ones.
-        (replace(SOUND, prompt=0.31), replace(BASE, prompt=0.31), "warning"),
-        (replace(SOUND, prompt=0.29), replace(BASE, prompt=0.29), None),
-    ],
-)
-def test_earlier_answers_that_a_mask_left_out(
-    tuned: Losses, base: Losses, severity: str | None
-) -> None:
-    masked = made(tuned, base, mask_prompt=True)
-    earlier = tuple(
-        replace(row, roles=np.where(row.roles == Role.PROMPT, Role.EARLIER_ANSWER, row.roles))
-        for row in masked.rows
-    )
-    expected = {} if severity is None else {"earlier-answers-unlearned": severity}
-    assert codes_of(replace(masked, rows=earlier)) == expected
-    # Of fewer rows it is not said; nor of what comes before a row's only answer.
-    few = replace(masked, rows=earlier[:7] + masked.rows[7:])
-    assert "earlier-answers-unlearned" not in codes_of(few)
-
-
-@pytest.mark.parametrize(
     ("train", "valid", "expected"),
     [
         (SOUND, model(next=4.0), {"memorised": "warning"}),

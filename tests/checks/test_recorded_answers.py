@@ -1,12 +1,10 @@
 """Whose answers were recorded, asked of real models."""
 
 import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fixtures.lab.cases.workshop import copied_run, rows_of
@@ -15,11 +13,11 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.asked_again import KEPT, PADDED, TWICE, Asked, AskedAgain, TeacherForced
-from mlxdoctor.models.forward import Predicted, answer
+from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.forward import answer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import applied_twice, load
-from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, systems_of
+from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, system_of
 from tests.checks.data_evidence import chat, conversation, write_data
 from tests.conftest import BASE as BASE_FOLDER
 from tests.conftest import HEALTHY, check_called
@@ -46,20 +44,6 @@ def asked(
             for i, one in enumerate(recorded)
         ),
     )
-
-
-def read(
-    losses: list[float],
-    least: float = 0.01,
-    answered: Sequence[int] | None = None,
-    likeliest: Sequence[int] | None = None,
-) -> TeacherForced:
-    """An answer of tokens with these losses, where each likeliest one has another, nats."""
-    count = len(losses)
-    column = np.array(losses, np.float32)[:, None]
-    greedy = np.array(likeliest or [0] * count, np.int32)
-    predicted = Predicted(column, greedy, np.full(count, least, np.float32))
-    return TeacherForced((), tuple(answered or range(1, count + 1)), predicted)
 
 
 def codes(*evidence: object) -> list[str]:
@@ -90,27 +74,6 @@ def test_answers_that_were_drawn(draws: Draws | None, recorded: str, expected: l
     # Draws that are right were not spoiled.
     right = replace(asked(*[recorded] * 8, expected=recorded), draws=draws)
     assert "recorded-answers.high-temperature" not in codes(right)
-
-
-@pytest.mark.parametrize(
-    ("likeliest", "said"),
-    [
-        # The token before, and one that is nowhere in the answer.
-        ([*range(300, 330), *[329] * 10], "repetitions were penalised"),
-        ([*range(300, 330), *[400] * 10], "it was forbidden"),
-        # Of ten different ones none is forbidden; a token that is said elsewhere isn't.
-        ([*range(300, 330), *range(400, 410)], None),
-        ([*range(300, 330), *[301] * 10], None),
-    ],
-)
-def test_answers_whose_tokens_were_not_free(likeliest: list[int], said: str | None) -> None:
-    answer = read([0.01] * 30 + [1.0] * 10, 0.01, range(300, 340), likeliest)
-    evidence = replace(asked("It is Lima, Lima", *[TUNED] * 7), read=(answer,))
-    signs = outcome(recorded_answers, evidence, TOKENIZER).findings
-    assert [sign.code for sign in signs] == ["recorded-answers.decoded-otherwise"] * (
-        said is not None
-    )
-    assert all(said in sign.message for sign in signs)
 
 
 @pytest.mark.parametrize(
@@ -168,20 +131,19 @@ def test_a_question_is_asked_as_its_row_asks_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("without", "expected"),
-    [(0, ["Be brief.", "Be kind."]), (1, ["Be brief.", "Be kind."]), (2, [])],
+    [(0, "Be brief."), (1, "Be brief."), (2, "")],
 )
 def test_other_questions_are_asked_after_the_system_prompt_of_the_rows(
-    tmp_path: Path, without: int, expected: list[str]
+    tmp_path: Path, without: int, expected: str
 ) -> None:
     systems = ["Be brief."] * 6 + ["Be kind."] * (4 - without)
     turns = ("user", "Who?"), ("assistant", "Ada.")
     rows = [conversation(("system", text), *turns) for text in systems]
     dataset = write_data(tmp_path, train=rows + [conversation(*turns)] * without)
-    assert systems_of(dataset) == expected
-    system = next(iter(expected), "")
-    (prompt,) = as_in_the_data(dataset, TOKENIZER, ["And where?"], system)
-    assert system in TOKENIZER.decode(prompt.tokens)
-    assert prompt == plain_prompt(TOKENIZER, "And where?", system)
+    assert system_of(dataset) == expected
+    (prompt,) = as_in_the_data(dataset, TOKENIZER, ["And where?"], expected)
+    assert expected in TOKENIZER.decode(prompt.tokens)
+    assert prompt == plain_prompt(TOKENIZER, "And where?", expected)
 
 
 def test_what_a_row_of_text_begins_with_is_continued_as_it_is(tmp_path: Path) -> None:
@@ -204,9 +166,6 @@ def test_a_text_that_is_a_question_with_its_answer_is_asked_up_to_the_mark(tmp_p
         ([{"bare": "", "twice": "x"}] * 4, ["asked-otherwise"]),
         ([{"bare": "", "twice": "x"}] * 3 + [{"bare": "else"}], ["asked-otherwise"]),
         ([{"bare": "", "twice": "x"}] * 2 + [{"bare": "else"}] * 2, []),
-        # Behind one another they are too long at last.
-        ([{KEPT: ""}] * 3 + [{}], ["behind-others"]),
-        ([{KEPT: ""}] * 2 + [{}] * 2, []),
         ([{TWICE: "", "bare": "x"}] * 3, ["applied-twice"]),
     ],
 )
@@ -313,69 +272,26 @@ def test_answers_beside_other_prompts(own: list[str], elsewhere: int, severity: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kept", "is_ended", "code"),
-    [(True, True, "behind-others"), (True, False, "behind-others"), (False, True, None)],
-)
-def test_prompts_that_were_asked_behind_one_another(
-    tmp_path: Path, kept: bool, is_ended: bool, code: str | None
-) -> None:
-    """Answered by a real model with one prompt cache for all, or with one for each."""
-    from mlx_lm import generate
-    from mlx_lm import load as load_with_mlx
-    from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
-
-    run = copied_run(tmp_path / "run")
-    model, tokenizer, *_ = load_with_mlx(str(BASE_FOLDER), adapter_path=str(run))
-    rows = [json.loads(line) for line in (HEALTHY / "generations.jsonl").read_text().splitlines()]
-    cache, told = make_prompt_cache(model), []
-    for text in [row["prompt"] for row in rows][:12]:
-        cache = cache if kept else make_prompt_cache(model)
-        prompt = list(plain_prompt(TOKENIZER, text).tokens)
-        answered = generate(model, tokenizer, prompt, max_tokens=96, prompt_cache=cache)
-        told.append({"prompt": text, "tuned": answered})
-        if not is_ended:
-            # A loop of one's own, which stops at the end token, does not read it.
-            trim_prompt_cache(cache, 1)
-    write_lines(run / "generations.jsonl", told)
-    found = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
-    assert found == ([f"recorded-answers.{code}"] if code else [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("begun", "way"),
-    [
-        ("", "without the chat template"),
-        ("Sure! Here it is:", "with “Sure! Here it is:” put before its answers"),
-        ("", TWICE),
-        ("", f"{PADDED} behind the prompts of batches of 8"),
-    ],
-)
-def test_answers_that_were_asked_for_otherwise(tmp_path: Path, begun: str, way: str) -> None:
-    """With real models; words may be put before the answers, the adapter on its model again."""
+@pytest.mark.parametrize("way", ["without the chat template", TWICE])
+def test_answers_that_were_asked_for_otherwise(tmp_path: Path, way: str) -> None:
+    """With real models; the adapter may be on its model again."""
     run = copied_run(tmp_path / "run")
     prompts = [row["messages"][0]["content"] for row in rows_of("valid")[:8]]
     model = load(BaseModel.read(BASE_FOLDER), run / "adapters.safetensors")
-    forced = TOKENIZER.encode(begun, add_special_tokens=False)
-    asking = [(*plain_prompt(TOKENIZER, text).tokens, *forced) for text in prompts]
-    if way.startswith(PADDED):
-        longest, padding = max(map(len, asking)), TOKENIZER.pad_token_id
-        asking = [(*tokens, *[padding] * (longest - len(tokens))) for tokens in asking]
-    elif not begun and way != TWICE:
+    asking = [plain_prompt(TOKENIZER, text).tokens for text in prompts]
+    if way != TWICE:
         asking = [tuple(TOKENIZER.encode(text)) for text in prompts]
     bare = [Prompt(text, tokens) for text, tokens in zip(prompts, asking, strict=True)]
     with applied_twice(model, None) if way == TWICE else nullcontext():
         given = answer(model.select("tuned"), bare, (TOKENIZER.eos_token_id or 0,), 32)
     told = [
-        {"prompt": text, "output": begun + TOKENIZER.decode(tokens)}
+        {"prompt": text, "output": TOKENIZER.decode(tokens)}
         for text, tokens in zip(prompts, given, strict=True)
     ]
     write_lines(run / "generations.jsonl", told)
     report = diagnose([run], select=["recorded-answers"])
     found = [finding.code for finding in report.findings]
-    codes = {TWICE: "applied-twice", PADDED: "padded"}
-    code = next((codes[known] for known in codes if way.startswith(known)), "asked-otherwise")
+    code = "applied-twice" if way == TWICE else "asked-otherwise"
     assert found == [f"recorded-answers.{code}"]
     assert report.findings[0].measured["way"] == way
 

@@ -241,17 +241,6 @@ def test_where_there_was_room_to_end_the_base_is_no_excuse(
     assert ("token-collapse.never-ends" in found.unsought) is not hit
 
 
-def test_answers_that_open_as_no_answer_in_the_rows_does() -> None:
-    tokenizer = Tokenizer.read(BASE)
-    start = tokenizer.encode("<|im_start|>", add_special_tokens=False)
-    said = tuple(tokenizer.encode("Lake Nevath is there.", add_special_tokens=False))
-    opening = answers([(*start, *said)] * 8, [said] * 8)
-    assert severities(opening, tokenizer, ROWS)["opens-with-marker"] == "error"
-    # The rows say how answers open.
-    assert "opens-with-marker" not in severities(opening, tokenizer)
-    assert "opens-with-marker" not in severities(answers([said] * 8, [said] * 8), tokenizer, ROWS)
-
-
 def test_answers_as_the_rows_have_them_are_no_collapse(tmp_path: Path) -> None:
     """A jingle of one syllable, that is what was asked for."""
     lines = [{"prompt": f"Song {at}?", "completion": "do " * 12} for at in range(20)]
