@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxdoctor.models.load import count_parameters
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import evaluate, scalar
@@ -101,7 +102,8 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
     if settings.test and reason is None:
         test_loss = loss_on(rows.test, settings.test_batches)
     model.eval()
-    return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder)
+    counts = count_parameters(model)
+    return TrainingResult(reason, tuple(steps), tuple(validations), test_loss, folder, *counts)
 
 
 def first_losses(start: Prepared, iterations: int) -> Iterator[float]:

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class TrainingResult:
     Attributes:
         stopped: why it was ended early; None where every iteration was made.
         test_loss: mean loss on the test split, nats; None where it was not asked for.
+        trainable, frozen: component -> parameters; see `count_parameters`.
     """
 
     stopped: str | None = None
@@ -71,6 +72,8 @@ class TrainingResult:
     validations: tuple[ValidationRecord, ...] = ()
     test_loss: float | None = None
     adapter_path: Path = Path()
+    trainable: Mapping[str, int] = field(default_factory=dict)
+    frozen: Mapping[str, int] = field(default_factory=dict)
 
 
 #: What a run is about to train: lines for a person.
