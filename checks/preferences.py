@@ -163,4 +163,5 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
                 "end": facts.end,
                 "noise": facts.noise,
             },
+            stood=True,
         )

@@ -125,12 +125,14 @@ class Seen:
         message: one sentence that a person understands: a template, filled from what was measured.
         learned: whether it shows that training made the model better; sound files alone do not.
         fell: whether it shows that the loss of the rows trained on came down, which is less.
+        stood: whether it shows that the reward which was trained for did not rise.
     """
 
     message: str
     measured: Mapping[str, Measurement] = field(default_factory=dict)
     learned: bool = False
     fell: bool = False
+    stood: bool = False
 
 
 @dataclass(frozen=True)

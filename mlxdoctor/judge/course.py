@@ -101,7 +101,7 @@ _NEAR_ZERO = (
     "zero, and no later validation{scored} tells of other rows].[ Such a loss has three usual "
     "reasons: the rows are nearly alike or known by heart, the answer stands in the prompt, or it "
     "is no mean "
-    "over tokens{readings}.][ Validation rows with so low a loss are much like those trained "
+    "over tokens{readings}.][ Validation rows with so low a loss may be much like those trained "
     "on{both}.]"
 )
 _FEW_VALIDATIONS = (
@@ -118,8 +118,8 @@ _FELL = (
     "The {series} fell from {first:.3f} [at {unit} {first_at}|before the first update] to "
     "{last:.3f}[, a perplexity of {perplexity:.0f}, where few sound runs end,]"
     "[ (median of the last {level_of} reports, to {unit} {last_at})| at {unit} {last_at}]"
-    "[, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} ({lowest:.3f}), and ends "
-    "{regained:.1%} above that]."
+    "[, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} ({lowest:.3f}{lowest_in}), "
+    "and ends {regained:.1%} above that]."
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
     "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
     "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
@@ -131,9 +131,7 @@ _FELL = (
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
     "since then it fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within "
-    "{level_by:.2g} of that.| In the second "
-    "half of the run it fell by {brought:.3f}.| In the second half of the run it fell no "
-    "further{stale}.]"
+    "{level_by:.2g} of that.| In the second half of the run it fell no further{stale}.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.][ The log has no validation{alone}.| Of its validations it has no "
     "loss{unlost}.][ It has no training loss{lacking}.]"
@@ -431,14 +429,19 @@ def _fall(
     half = values[_middle(losses) :]
     falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
     strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
+    # Of the rows trained on single reports say little.
+    lowest, lowest_at = (
+        (facts.lowest, facts.lowest_at) if is_held_out else (facts.minimum, facts.minimum_at)
+    )
+    least = VISIBLE * lowest if is_held_out else max(LITTLE * lowest, NOISES * facts.noise)
+    in_medians = f" in medians of {facts.edge} reports" if facts.edge > 1 else ""
     named: dict[str, Measurement] = {
         "last": last,
         "level_of": None if is_held_out else level_of(facts),
-        "lowest_at": facts.lowest_at
-        if is_held_out and last >= (1.0 + VISIBLE) * facts.lowest
-        else None,
-        "lowest": facts.lowest,
-        "regained": last / facts.lowest - 1.0 if facts.lowest > 0.0 else None,
+        "lowest_at": lowest_at if last - lowest >= least > 0.0 else None,
+        "lowest": lowest,
+        "lowest_in": "" if is_held_out else in_medians,
+        "regained": last / lowest - 1.0 if lowest > 0.0 else None,
         # What begins above a guess is no mean over tokens.
         "perplexity": math.exp(last) if last >= UNREADABLE and facts.first < GUESS else None,
         "share": share if (share := 1.0 - last / facts.first) < SMALL else None,
@@ -448,7 +451,7 @@ def _fall(
         "low_before": float(floors[peak]),
         "jump": float(jumps.max()) if is_held_out and is_jumpy else None,
         "falling": "" if falls_on else None,
-        **_second_half(losses, last),
+        "stale": "" if _is_stale(losses, last) else None,
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),
     }
@@ -464,23 +467,18 @@ def _fall(
     return named
 
 
-def _second_half(losses: Series, last: float) -> dict[str, Measurement]:
-    """What the second half of a run that ends at `last` brought, where that is little."""
+def _is_stale(losses: Series, last: float) -> bool:
+    """Whether the second half of a run that ends at `last` brought nothing."""
     values, places = losses.values, losses.iterations
     edge = _width(losses)
     # Across a gap nothing is known of the half.
     is_whole = len(values) > 1 and np.diff(places).max() <= GAP * (places[-1] - places[0])
     if len(values) < 2 * VALIDATIONS - 2 or not is_whole:
-        return {}
+        return False
     half = _middle(losses)
     level = median(values[-edge:]) if edge > 1 else last
     brought = median(values[max(half - edge // 2, 0) :][:edge]) - level
-    if brought > LITTLE * (losses.facts.first - last):
-        return {}
-    if brought >= VISIBLE:
-        return {"brought": brought}
-    is_falling = trend(losses.iterations[half:], values[half:]).high < 0.0
-    return {} if is_falling else {"stale": ""}
+    return brought < VISIBLE and not trend(places[half:], values[half:]).high < 0.0
 
 
 def _middle(losses: Series) -> int:

@@ -232,8 +232,11 @@ def figures(series: Series) -> dict[str, Measurement]:
     if facts.median > 0.0:
         # How large a part of a value its last printed digit is.
         named["coarse"] = 10.0**-facts.decimals / facts.median
+        named["fineness"] = facts.median * 10.0**facts.decimals
     if facts.is_constant:
         named["constant"] = facts.first
+    distinct = len(np.unique(values))
+    named |= {"distinct": distinct, "recurring": 1.0 - distinct / len(values)}
     if facts.repeats is not None:
         named["repeats_from"] = int(series.iterations[facts.repeats.period])
     if facts.jump is not None:
@@ -260,9 +263,14 @@ def figures(series: Series) -> dict[str, Measurement]:
     if len(values) > SETTLING and facts.median > 0:
         named["late_peak"] = float(values[SETTLING:].max() / facts.median)
     if len(above := values[values > 0]):
-        # Printed with four decimals, a rate that decays is 0.0001 and then 0.
-        is_coarse = above.max() < 1e-3 and np.allclose(above, np.round(above, 4), rtol=1e-9)
-        named["abrupt"] = 0.0 if is_coarse else float(above[-1] / above.max())
+        # Printed with four decimals, a rate that decays is 0.0001 and then 0. One value alone may
+        # be printed as 1e-06.
+        is_coarse = any(
+            above.max() < 10.0 ** (1 - digits)
+            and np.allclose(above, np.round(above, digits), rtol=1e-9)
+            for digits in ((4, 6, 8) if len(np.unique(above)) > 1 else (4,))
+        )
+        named |= {"is_coarse": is_coarse, "abrupt": float(above[-1] / above.max())}
     return named
 
 

@@ -93,6 +93,7 @@ def healthy() -> dict[str, Any]:
                         "measured": {"first": 2.1, "last": 1.2},
                         "learned": True,
                         "fell": False,
+                        "stood": False,
                     }
                 ]
             },

@@ -176,7 +176,9 @@ class _Rows:
             after = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
             # An epoch of one report is as long as it counts.
             interval = after if after > 0 else max(begun, 1.0)
-            done += steps[place - 1] - begun + interval
+            last = steps[place - 1]
+            # Where the last report is out of turn, the epoch ends with it.
+            done += last - begun + (interval if (last - begun) % interval == 0 else begun)
             offset[training[place] :] = done
         return np.asarray(self.named + offset)
 
