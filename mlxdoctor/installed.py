@@ -1,7 +1,8 @@
 """Which versions of packages are installed here."""
 
+import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 
 #: What a source tree says that was not installed, and so has no version.
 UNKNOWN = "0+unknown"
@@ -12,9 +13,14 @@ _PACKAGES = ("mlxdoctor", "mlx", "mlx-lm", "numpy", "transformers")
 def version_here(package: str = "mlxdoctor") -> str:
     """The version of a package; `UNKNOWN` where nothing says it."""
     try:
-        return version(package) or UNKNOWN
+        found = distribution(package)
     except PackageNotFoundError:
         return UNKNOWN
+    # To have all of it parsed as an e-mail takes as long as the rest. Some installations have
+    # PKG-INFO in its place.
+    stated = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+    match = re.search(r"^Version: *(.+)$", stated, re.MULTILINE)
+    return match[1].strip() if match else UNKNOWN
 
 
 def versions_here() -> dict[str, str]:

@@ -235,7 +235,8 @@ def figures(series: Series) -> dict[str, Measurement]:
         named["fineness"] = facts.median * 10.0**facts.decimals
     if facts.is_constant:
         named["constant"] = facts.first
-    distinct = len(np.unique(values))
+    # `np.unique` loads `numpy.ma`.
+    distinct = 1 + int(np.count_nonzero(np.diff(np.sort(values))))
     named |= {"distinct": distinct, "recurring": 1.0 - distinct / len(values)}
     if facts.repeats is not None:
         named["repeats_from"] = int(series.iterations[facts.repeats.period])
@@ -268,7 +269,7 @@ def figures(series: Series) -> dict[str, Measurement]:
         is_coarse = any(
             above.max() < 10.0 ** (1 - digits)
             and np.allclose(above, np.round(above, digits), rtol=1e-9)
-            for digits in ((4, 6, 8) if len(np.unique(above)) > 1 else (4,))
+            for digits in ((4, 6, 8) if np.ptp(above) > 0.0 else (4,))
         )
         named |= {"is_coarse": is_coarse, "abrupt": float(above[-1] / above.max())}
     return named
