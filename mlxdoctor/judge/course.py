@@ -84,8 +84,6 @@ SHOWN = 0.01
 MANY, PARTS = 40, 25
 #: Validations from which on, and share of a loss by which, it rises and falls again by noise.
 JUMPS, JUMP = 5, 0.15
-#: Share of a run without a report, from which on it is a gap.
-GAP = 0.25
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
@@ -131,7 +129,7 @@ _FELL = (
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
     "since then it fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within "
-    "{level_by:.2g} of that.| In the second half of the run it fell no further{stale}.]"
+    "{level_by:.2g} of that.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.][ The log has no validation{alone}.| Of its validations it has no "
     "loss{unlost}.][ It has no training loss{lacking}.]"
@@ -451,7 +449,6 @@ def _fall(
         "low_before": float(floors[peak]),
         "jump": float(jumps.max()) if is_held_out and is_jumpy else None,
         "falling": "" if falls_on else None,
-        "stale": "" if _is_stale(losses, last) else None,
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),
     }
@@ -465,20 +462,6 @@ def _fall(
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)
     return named
-
-
-def _is_stale(losses: Series, last: float) -> bool:
-    """Whether the second half of a run that ends at `last` brought nothing."""
-    values, places = losses.values, losses.iterations
-    edge = _width(losses)
-    # Across a gap nothing is known of the half.
-    is_whole = len(values) > 1 and np.diff(places).max() <= GAP * (places[-1] - places[0])
-    if len(values) < 2 * VALIDATIONS - 2 or not is_whole:
-        return False
-    half = _middle(losses)
-    level = median(values[-edge:]) if edge > 1 else last
-    brought = median(values[max(half - edge // 2, 0) :][:edge]) - level
-    return brought < VISIBLE and not trend(places[half:], values[half:]).high < 0.0
 
 
 def _middle(losses: Series) -> int:

@@ -71,7 +71,7 @@ def extent(log: TrainingLog) -> list[str]:
     if every > step > 0.0:
         told.append(f"{step:.0f} steps, where the loss is reported after every {every:.0f}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
-        before = header.get("trained_before")
+        before = header.get("trained_before") if len(log.segments) < 2 else None
         earlier = f", where an earlier start had {before} M" if before else ""
         told.append(f"{few:.4g} M trained parameters{earlier}")
     if before := header.get("resumed_from"):

@@ -241,16 +241,6 @@ def test_a_validation_that_stands_still(logs: LogWriter) -> None:
     )
 
 
-def test_the_middle_of_a_run_is_not_the_middle_report(logs: LogWriter) -> None:
-    places = [1, 2, 3, 4, 100, 300, 500, 700, 900]
-    rows = [{"step": at, "loss": 1.0 + 4.0 / min(at, 300) ** 0.5} for at in places]
-    said = [
-        fill(seen.message, seen.measured) for seen in courses(logs.text(*map(json.dumps, rows)))
-    ]
-    # From step 450 on nothing moves, and from the middle report on it fell by 0.17.
-    assert any("In the second half of the run it fell no further." in each for each in said)
-
-
 @pytest.mark.parametrize(
     ("validations", "jump"),
     [

@@ -165,8 +165,9 @@ class _Rows:
         epoch = _filled(self.epochs, -np.inf)[training]
         steps = self.named[training]
         is_later = (epoch[1:] > epoch[:-1]) & np.isfinite(epoch[:-1])
-        # What begins anew begins low; a run that goes on from a save does not.
-        anew = np.flatnonzero((steps[1:] <= ANEW * steps[:-1]) & is_later) + 1
+        # What begins anew begins low, or has one report; a run that goes on from a save does not.
+        is_anew = (steps[1:] <= ANEW * steps[:-1]) | (steps[1:] == steps[:-1])
+        anew = np.flatnonzero(is_anew & is_later) + 1
         if not len(anew):
             return self.named
         offset = np.zeros(len(self.named))

@@ -64,8 +64,13 @@ _UNIT = re.compile(
     r"|steps?|ex|rows|GiB|GB|G|MiB|MB|%)(?:/(?:seconds?|sec|s|iteration|iter|it|step|batch))?)"
     r"(?![\w=:])"
 )
+#: A unit of time that its number is glued to.
+_SECONDS = re.compile(r"^[mµ]?s\b")
 #: A score of so many words or answers: `BLEU-2 65.8`, `pass@1: 0.4`.
-_ORDER = re.compile(r"\b(bleu|rouge|hits?|recall|precision|ndcg|pass|top)[-@](\d)\b", re.IGNORECASE)
+_ORDER = re.compile(
+    r"\b(bleu|rouge|hits?|recall|precision|ndcg|pass|top|mean|maj|best)[-@](\d{1,3})\b",
+    re.IGNORECASE,
+)
 _VERB = re.compile(r"\s(?:is|was|of|at|now|progression|history)$", re.IGNORECASE)
 _WHICH = re.compile(r"^(?:the |its |our )?(?:initial|final|last|current) (?=\w)", re.IGNORECASE)
 _SENTENCE = re.compile(
@@ -182,7 +187,9 @@ def understand(texts: tuple[str, ...]) -> Words:
 
 def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for place, text in enumerate(before):
+    # In `23s 8ms/step` the letter is a unit.
+    spoken = [_SECONDS.sub("", text) if place else text for place, text in enumerate(before)]
+    for place, text in enumerate(spoken):
         if place in totals.values() or (match := _COUNTER.search(text)) is None:
             continue
         kind = match.lastgroup or ""
