@@ -93,9 +93,18 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
                 # What can be taught to answer in these marks was not broken: it did not know them.
                 return
             raise Inconclusive("it was asked in the marks of the rows, which it need not know")
-        yield Sign("degenerate", measured)
+        # What learns to answer rightly was not broken: it did not know what was asked for.
+        if not _is_right(answered):
+            yield Sign("degenerate", measured)
     elif len(answers) >= ENOUGH and is_to_the_point and not bad.decided:
         yield Sign("sound", measured)
+
+
+def _is_right(answered: Sequence[OutputPair]) -> bool:
+    """Whether most answers of the tuned model are the expected ones, where these are known."""
+    known = [pair for pair in answered if pair.item.expected is not None]
+    right = [pair.tuned.words == answer_words(pair.item.expected or "") for pair in known]
+    return bool(right) and float(np.mean(right)) > SHARE_LOW
 
 
 def _is_degenerate(answer: Output) -> bool:

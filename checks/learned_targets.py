@@ -125,9 +125,10 @@ _END = (
         "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
             says="[Where the answer should {where}, the adapter's likeliest token is padding "
-            "({pad_text}) on {rows_with_padding} of {asked_rows} rows|After a row and one padding "
-            "token ({pad_text}) the adapter expects more of it, with probability "
-            "{tuned_probability:.3f} (base {base_probability:.3f})]: padding was trained on.",
+            "({pad_text}) on {rows_with_padding} of {asked_rows} rows: padding was trained on|After "
+            "a row and one padding token ({pad_text}) the adapter expects more of it, with "
+            "probability {tuned_probability:.3f} (base {base_probability:.3f}): padding was "
+            "trained on, or a small model goes on with the one that mlx-lm trains after a row].",
             expected="padding left out of the loss, and the end token after the answer",
             fix="Mask padding out of the loss, and put it after the end token.",
         ),
@@ -142,7 +143,8 @@ _END = (
             "the adapter learned to go on with end tokens",
             says="After a row the adapter expects end token after end token ({pad_text}), with "
             "probability {tuned_probability:.2f} (base {base_probability:.3f}): rows were padded "
-            "with the end token, and the padding was trained on.",
+            "with the end token, and the padding was trained on, or it is the token that mlx-lm "
+            "trains once after a row.",
             expected="padding left out of the loss",
             fix="Mask the loss by each row's length, not by token.",
         ),
@@ -320,11 +322,14 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
     rest = change(tried, lambda row: float(row.padding[pad_id][1:].mean()))
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     measured = {**rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
+    is_own = pad_id == losses.pad_ids[0]
+    # A model of few tokens goes on with what mlx-lm trained once: 0.9 to 1 in seven sound runs of
+    # two small bases. What the twin computes, or answers that are padding, decide.
+    severity = Severity.WARNING if is_own else None
     if pad_id in losses.end_token_ids:
         if rest.fell(1.0) and is_likely(rest.tuned, REPEATED_END):
-            yield Sign("end-token-repeated", measured)
+            yield Sign("end-token-repeated", measured, severity=severity)
         return
-    is_own = pad_id == losses.pad_ids[0]
     limit = OWN_PADDING if is_own else PADDING
     has_grown = rest.fell(PADDING_FELL) and is_likely(rest.tuned, limit)
     # A token that was never trained before stays unlikely even while it becomes the likeliest:
@@ -337,7 +342,7 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
             yield Sign("padding-learned", {**measured, "where": place, **instead})
             return
     if has_grown:
-        yield Sign("padding-learned", measured)
+        yield Sign("padding-learned", measured, severity=severity)
 
 
 def _end_at_start(rows: Sequence[RowLosses]) -> Iterator[Sign]:

@@ -86,6 +86,9 @@ class Run:
         files, roots = self.files, self.files.roots
         if files.base is None and model:
             files = replace(files, base=resolve(model, roots, model=True), base_named=model)
+        if files.tuned and files.base and files.tuned.resolve() == files.base.resolve():
+            # A base that lies in the run's own folder is no model that the run left.
+            files = replace(files, tuned=None)
         if data and self.options.data is None:
             named = resolve(data, roots, model=False)
             # Of several data folders of a run, the one that it was made with.
