@@ -125,8 +125,8 @@ _END = (
         "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
             says="[Where the answer should {where}, the adapter's likeliest token is padding "
-            "({pad_text}) on {rows_with_padding} of {asked_rows} rows: padding was trained on|After "
-            "a row and one padding token ({pad_text}) the adapter expects more of it, with "
+            "({pad_text}) on {rows_with_padding} of {asked_rows} rows: padding was trained on|"
+            "After a row and one padding token ({pad_text}) the adapter expects more of it, with "
             "probability {tuned_probability:.3f} (base {base_probability:.3f}): padding was "
             "trained on, or a small model goes on with the one that mlx-lm trains after a row].",
             expected="padding left out of the loss, and the end token after the answer",
