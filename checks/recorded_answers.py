@@ -33,7 +33,7 @@ from mlxdoctor.engines.text import in_common, is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.asked_again import TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -56,6 +56,8 @@ _CUT, _CUT_TO = 0.5, 0.8
 #: others'), and one that no draws have; share of tokens that are not the likeliest at a high
 #: temperature (0.56 and more in six runs drawn at 1.5 to 3).
 _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
+#: Ways of asking that are signs of their own.
+_CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
 
 
 @check(
@@ -117,6 +119,13 @@ _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
             "{tuned} as those of base and adapter.",
             expected="answers of the base model with the adapter on it once",
             fix="Serve the base with the adapter, or the fused model without it.",
+        ),
+        "behind-others": Symptom.error(
+            "each recorded prompt was asked behind the ones before it",
+            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
+            "{tuned} as those to the prompt alone.",
+            expected="answers to each prompt alone",
+            fix="Begin each request with an empty prompt cache.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -227,7 +236,8 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        code = "applied-twice" if way == TWICE else "asked-otherwise"
+        codes = (code for begun, code in _CODES.items() if way.startswith(begun))
+        code = next(codes, "asked-otherwise")
         otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:

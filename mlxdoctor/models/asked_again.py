@@ -31,6 +31,10 @@ AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 ALIKE = 12
 #: A way of asking that is none of the prompt's.
 TWICE = "with the adapter applied twice"
+#: And one that has the prompts and answers before it in a cache; tokens of these at most.
+KEPT, HISTORY = "after the prompts and answers before it", 1024
+#: Tokens of such an answer, at most: what was really said is what the next prompt stands behind.
+TOKENS_IN_A_CACHE = 64
 #: Share of the answers that a way of asking gives, where no other is tried.
 MOST = 0.75
 
@@ -197,9 +201,36 @@ class _Asker:
             if _alike(asked, ways[way]) >= MOST * len(asked):
                 return ways
         beside = self.run.files.adapter if self.run.files.tuned is not None else None
+        usual = prompts[: len(asked)]
         with applied_twice(self.models, beside) as is_possible:
-            ways[TWICE] = self.answers(prompts[: len(asked)]) if is_possible else []
+            ways[TWICE] = self.answers(usual) if is_possible else []
+        ways[KEPT] = self._in_one_cache(asked, usual)
+        # A loop that stops at the end token does not read it.
+        ways[f"{KEPT}, no end token read"] = self._in_one_cache(asked, usual, ended=False)
         return ways
+
+    def _in_one_cache(
+        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, ended: bool = True
+    ) -> list[str]:
+        """Answers to each prompt behind those before it and their answers, `ended` or not."""
+        before: list[int] = []
+        texts: list[str] = []
+        for each, prompt in zip(asked, prompts, strict=False):
+            if len(before) > HISTORY or self.run.budget.left <= 0:
+                break
+            asking = Prompt(prompt.text, (*before, *prompt.tokens))
+            with self.models.running():
+                model = self.models.select("tuned")
+                (own,) = answer(model, [asking], self.ends, TOKENS_IN_A_CACHE)
+            texts.append(self.until_end(self.tokenizer.decode(own)))
+            recorded = each.recorded.tuned.strip()
+            # The same text may have been written in other tokens.
+            if texts[-1].strip() != recorded:
+                encoded = self.tokenizer.encode(recorded, add_special_tokens=False)
+                own = (*encoded, *self.ends[:1])
+            read = own if ended else (token for token in own if token not in self.ends)
+            before += [*prompt.tokens, *read]
+        return texts
 
 
 def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:
