@@ -61,7 +61,7 @@ UNLIKELY = 0.1
 PADDING_FELL = 1.5
 #: Probability of padding after padding: 0.012 to 0.43 where it was trained on, at most 0.002 in
 #: 156 sound runs of five bases. Of the token that mlx-lm pads with, which it trains once after each
-#: row, a sound model may expect more: 0.006 in one, up to 0.09 in runs with other faults.
+#: row, a sound model may expect more: 0.006 in one of these, and 0.9 to 1 in seven of two others.
 PADDING, OWN_PADDING = 0.006, 0.2
 #: Probability of the end token after an answer: 0.55 where it was left out of the loss, 0.95 and
 #: more in sound runs; and after an end token: 0.97 where rows were padded with it, else 0.86.
@@ -125,10 +125,10 @@ _END = (
         "padding-learned": Symptom.error(
             "the adapter learned to go on with padding",
             says="[Where the answer should {where}, the adapter's likeliest token is padding "
-            "({pad_text}) on {rows_with_padding} of {asked_rows} rows: padding was trained on|"
-            "After a row and one padding token ({pad_text}) the adapter expects more of it, with "
-            "probability {tuned_probability:.3f} (base {base_probability:.3f}): padding was "
-            "trained on, or a small model goes on with the one that mlx-lm trains after a row].",
+            "({pad_text}) on {rows_with_padding} of {asked_rows} rows|After a row and one padding "
+            "token ({pad_text}) the adapter expects more of it, with probability "
+            "{tuned_probability:.3f} (base {base_probability:.3f})]: padding was trained on[, or "
+            "the model goes on with the one token that mlx-lm trains after a row{own}].",
             expected="padding left out of the loss, and the end token after the answer",
             fix="Mask padding out of the loss, and put it after the end token.",
         ),
@@ -143,8 +143,8 @@ _END = (
             "the adapter learned to go on with end tokens",
             says="After a row the adapter expects end token after end token ({pad_text}), with "
             "probability {tuned_probability:.2f} (base {base_probability:.3f}): rows were padded "
-            "with the end token, and the padding was trained on, or it is the token that mlx-lm "
-            "trains once after a row.",
+            "with the end token, and the padding was trained on[, or the model goes on with the "
+            "one token that mlx-lm trains after a row{own}].",
             expected="padding left out of the loss",
             fix="Mask the loss by each row's length, not by token.",
         ),
@@ -323,12 +323,12 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
     name = tokenizer.decode([pad_id]) if tokenizer is not None else f"token {pad_id}"
     measured = {**rest.measured, "pad_id": pad_id, "pad_text": quoted(name)}
     is_own = pad_id == losses.pad_ids[0]
-    # A model of few tokens goes on with what mlx-lm trained once: 0.9 to 1 in seven sound runs of
-    # two small bases. What the twin computes, or answers that are padding, decide.
+    # What the twin computes, or answers that are padding, decide.
     severity = Severity.WARNING if is_own else None
+    alone = {**measured, "own": "" if is_own else None}
     if pad_id in losses.end_token_ids:
         if rest.fell(1.0) and is_likely(rest.tuned, REPEATED_END):
-            yield Sign("end-token-repeated", measured, severity=severity)
+            yield Sign("end-token-repeated", alone, severity=severity)
         return
     limit = OWN_PADDING if is_own else PADDING
     has_grown = rest.fell(PADDING_FELL) and is_likely(rest.tuned, limit)
@@ -342,7 +342,7 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
             yield Sign("padding-learned", {**measured, "where": place, **instead})
             return
     if has_grown:
-        yield Sign("padding-learned", measured, severity=severity)
+        yield Sign("padding-learned", alone, severity=severity)
 
 
 def _end_at_start(rows: Sequence[RowLosses]) -> Iterator[Sign]:

@@ -152,16 +152,17 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
             return
     facts = columns["reward"].facts if "reward" in columns else None
     if facts is not None and facts.points >= MANY:
+        is_level = fall_in_noises(facts) >= -CHANCE
         yield Seen(
             "In {points} reports the mean reward [does not rise{level}|rises within its noise]: it "
             "is {start:.3f} at the start and {end:.3f} at the end, beside a noise of {noise:.2g} a "
             "report.",
             {
                 "points": facts.points,
-                "level": "" if fall_in_noises(facts) >= -CHANCE else None,
+                "level": "" if is_level else None,
                 "start": facts.start,
                 "end": facts.end,
                 "noise": facts.noise,
             },
-            stood=True,
+            stood=is_level,
         )

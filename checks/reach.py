@@ -93,7 +93,8 @@ _EXPECTED = "at most {reached:.2f}"
         ),
         "settings-learn": Symptom.info(
             "the run's own settings teach what it lacks",
-            says="Made again with the run's own settings and as many updates, the loss on these "
+            says="Made again with the run's own settings and as many updates[, with Adam since no "
+            "optimizer is named{assumed},] the loss on these "
             "rows is {whole:.2f}, and the run's {tuned:.2f}: neither rate nor scale spoiled it.",
             expected="a run that learns as much",
         ),
@@ -131,6 +132,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "before": reach.before or None,
         "after": reach.after or None,
         "cured": reach.cured,
+        "assumed": "" if reach.assumes_adam else None,
     }
     if reach.lacking > LACKING and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
         severity = Severity.WARNING if reach.lacking <= FAR else None

@@ -548,10 +548,9 @@ def _beside(log: TrainingLog) -> Iterator[Seen]:
     """The other runs of a log, and which of all ends lowest."""
     main = log.main
     runs = [run for run in log.segments if run is main or _ends(run) or run.reports > 1]
-    names = dict(zip(map(id, log.segments), log.names, strict=True))
 
     def called(run: Segment) -> str:
-        name = names[id(run)]
+        name = next(name for each, name in zip(log.segments, log.names, strict=True) if each is run)
         return _lines(run) + (f" ({quoted(name)})" if name else "")
 
     others = [f"{called(run)}, {_ends(run) or 'without a loss'}" for run in runs if run is not main]

@@ -26,8 +26,14 @@ def passes_told(log: TrainingLog) -> float:
     if batches and segment.axis in ("iteration", "step"):
         last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
         return last / max(int(batches), 1)
+    own = segment.finite("epoch").facts.last
     # What a trainer's state or its summary says is further than the last report.
-    return float(header.get("epoch", segment.finite("epoch").facts.last))
+    return float(header.get("epoch", own)) if is_alone(log) else own
+
+
+def is_alone(log: TrainingLog) -> bool:
+    """Whether a log is of one run: of several it is not known which a header's figure is of."""
+    return len(log.segments) < 2
 
 
 def _passes(log: TrainingLog) -> list[str]:
@@ -48,13 +54,10 @@ def extent(log: TrainingLog) -> list[str]:
     """What a log tells of the run besides its losses, in clauses: rows, passes, rate and so on."""
     header, segment = log.notes.header, log.main
     rates, rows = segment.finite("learning_rate").facts, header.get("rows")
-    told = []
-    # Of several runs it is not known which a figure is of.
-    if len(log.segments) < 2:
-        told += [f"{rows} rows to train on"] if rows else []
-        told += _passes(log)
-        if seconds := float(header.get("runtime", 0.0)):
-            told.append(f"{duration(seconds)} of training")
+    told = [f"{rows} rows to train on"] if rows and is_alone(log) else []
+    told += _passes(log)
+    if is_alone(log) and (seconds := float(header.get("runtime", 0.0))):
+        told.append(f"{duration(seconds)} of training")
     if segment.repeats:
         told.append(f"{_counted(segment.repeats, 'report')} that stand twice")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
@@ -71,7 +74,7 @@ def extent(log: TrainingLog) -> list[str]:
     if every > step > 0.0:
         told.append(f"{step:.0f} steps, where the loss is reported after every {every:.0f}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
-        before = header.get("trained_before") if len(log.segments) < 2 else None
+        before = header.get("trained_before") if is_alone(log) else None
         earlier = f", where an earlier start had {before} M" if before else ""
         told.append(f"{few:.4g} M trained parameters{earlier}")
     if before := header.get("resumed_from"):

@@ -4,6 +4,7 @@ A table lies beside the check that asks it; `checks/series_facts.toml` says what
 The watch holds each new report against the same entries.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxdoctor.engines.series import SeriesFacts
 from mlxdoctor.evidence.training_log import Series
 from mlxdoctor.finding import ADVISED, Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.tables import shipped
@@ -232,12 +234,9 @@ def figures(series: Series) -> dict[str, Measurement]:
     if facts.median > 0.0:
         # How large a part of a value its last printed digit is.
         named["coarse"] = 10.0**-facts.decimals / facts.median
-        named["fineness"] = facts.median * 10.0**facts.decimals
     if facts.is_constant:
         named["constant"] = facts.first
-    # `np.unique` loads `numpy.ma`.
-    distinct = 1 + int(np.count_nonzero(np.diff(np.sort(values))))
-    named |= {"distinct": distinct, "recurring": 1.0 - distinct / len(values)}
+    named |= _recurring(values, facts)
     if facts.repeats is not None:
         named["repeats_from"] = int(series.iterations[facts.repeats.period])
     if facts.jump is not None:
@@ -272,6 +271,23 @@ def figures(series: Series) -> dict[str, Measurement]:
             for digits in ((4, 6, 8) if np.ptp(above) > 0.0 else (4,))
         )
         named |= {"is_coarse": is_coarse, "abrupt": float(above[-1] / above.max())}
+    return named
+
+
+def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Measurement]:
+    """How many values are different, and how much more often two are alike than by chance.
+
+    Two values that differ by chance agree with a probability of about
+    resolution / (2 sqrt(pi) noise), as in `engines.series.repeats`.
+    """
+    # `np.unique` loads `numpy.ma`.
+    ends = np.flatnonzero(np.append(np.diff(np.sort(values)) != 0.0, True))
+    counts = np.diff(ends, prepend=-1)
+    named: dict[str, Measurement] = {"distinct": len(counts)}
+    if len(values) > 1 and facts.noise > 0.0:
+        alike = float((counts * (counts - 1)).sum()) / (len(values) * (len(values) - 1))
+        chance = 10.0 ** -(facts.decimals or 0) / (2.0 * math.sqrt(math.pi) * facts.noise)
+        named |= {"recurring": 1.0 - len(counts) / len(values), "recurs_times": alike / chance}
     return named
 
 

@@ -204,9 +204,10 @@ class _Asker:
         usual = prompts[: len(asked)]
         with applied_twice(self.models, beside) as is_possible:
             ways[TWICE] = self.answers(usual) if is_possible else []
-        ways[KEPT] = self._in_one_cache(asked, usual)
         # A loop that stops at the end token does not read it.
-        ways[f"{KEPT}, no end token read"] = self._in_one_cache(asked, usual, ended=False)
+        for way, ended in ((KEPT, True), (f"{KEPT}, no end token read", False)):
+            if not any(_alike(asked, answers) >= MOST * len(asked) for answers in ways.values()):
+                ways[way] = self._in_one_cache(asked, usual, ended=ended)
         return ways
 
     def _in_one_cache(

@@ -87,6 +87,7 @@ class Reach:
             files give: then trainer and file are what they are said to be.
         is_unseen: whether the rows are of the training split, and the twin was trained on others.
         left_out: what there was no time for, as a clause; else empty.
+        assumes_adam: whether the run's own settings name no optimizer, and Adam stood for it.
     """
 
     kind: ClassVar[str] = "reach"
@@ -115,6 +116,7 @@ class Reach:
     is_replayed: bool = False
     is_unseen: bool = False
     left_out: str = ""
+    assumes_adam: bool = False
 
     @property
     def is_of_the_settings(self) -> bool:
@@ -460,7 +462,12 @@ class _Measuring:
                 # The settings are mlx-lm's defaults, and not the run's.
                 if not says_how(self.run, assumes_adam=True):
                     return found
-                self.settings = recipe_of(self.run, assumes_adam=True).whole()
+                self.settings = replace(
+                    recipe_of(self.run, assumes_adam=True).whole(),
+                    adapter_path=self.settings.adapter_path,
+                    clear_cache_threshold=self.settings.clear_cache_threshold,
+                )
+                found = replace(found, assumes_adam=True)
             own = self._after_own(self.settings)
             if own is None:
                 return replace(found, left_out="no time was left to try the run's own settings")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.checks.data_evidence import chat, config_of, rows_of, write_data
@@ -126,6 +127,17 @@ def test_curves(
 ) -> None:
     outcome = judge(loss_trend, logs.losses(losses, val, **more))
     assert " ".join(f"{code} {severity}" for code, severity in severities(outcome).items()) == signs
+
+
+def test_losses_that_recur_and_those_that_only_meet(logs: LogWriter) -> None:
+    """A few rows in any order under weights that stay; and a long sound log of four decimals."""
+    order, chance = np.random.default_rng(0), np.random.default_rng(1)
+    rows = order.permutation([3.5073, 3.1906, 3.7451, 3.9202, 3.3321, 3.8844, 3.5551] * 4)
+    sign = finding(judge(loss_trend, logs.losses(rows.tolist())), "repeats")
+    assert sign.message.startswith("28 training losses have 7 different values")
+    met = np.round(1.2 + 2.0 / np.arange(1, 4001) ** 0.5 + chance.normal(0.0, 0.02, 4000), 4)
+    assert len(np.unique(met)) < 0.6 * len(met)
+    assert "loss-trend.repeats" not in severities(judge(loss_trend, logs.losses(met.tolist())))
 
 
 def test_the_figures(logs: LogWriter) -> None:

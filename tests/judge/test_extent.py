@@ -32,6 +32,20 @@ def test_parameters_of_two_starts(logs: LogWriter) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("Split -> train: 2,700 | val: 300", ["2,700 rows to train on"]),
+        # Losses of both splits are no rows.
+        ("summary of epoch three, train: 2.5 | val: 3.1", []),
+        ("summary of epoch three, train: 2 | val: 3.1", []),
+    ],
+)
+def test_rows_of_a_split(logs: LogWriter, line: str, told: list[str]) -> None:
+    log = logs.text(line, "Iter 10: Train loss 2.5, It/sec 1.0", "Iter 20: Train loss 2.4")
+    assert [each for each in extent(log) if "rows" in each] == told
+
+
 def test_warnings(logs: LogWriter) -> None:
     lines = [f"2024-01-01 | WARNING | batch {i} took {i} seconds" for i in range(3)]
     log = logs.text(

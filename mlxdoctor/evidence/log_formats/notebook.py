@@ -13,7 +13,7 @@ CELL_ENDS = "[the cell ends]\n"
 _TRAINER = re.compile(r"\b((?:[A-Z][A-Za-z]{0,9}PO|KTO|RLOO)Trainer)\s?\(")
 #: A report in the text of a cell, and how many make a log of it.
 _REPORT = re.compile(
-    r"^\W{0,9}(?:iter|step|epoch)\w{0,6}\W{1,3}\d.{0,60}loss\W{1,4}\d", re.I | re.M
+    r"^\W{0,9}(?:iter|step|epoch)\w{0,6}\W{1,3}\d.{0,60}loss\W{1,4}\d", re.IGNORECASE | re.MULTILINE
 )
 MIN_REPORTS = 5
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)

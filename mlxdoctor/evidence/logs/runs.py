@@ -166,7 +166,8 @@ class _Rows:
         steps = self.named[training]
         is_later = (epoch[1:] > epoch[:-1]) & np.isfinite(epoch[:-1])
         # What begins anew begins low, or has one report; a run that goes on from a save does not.
-        is_anew = (steps[1:] <= ANEW * steps[:-1]) | (steps[1:] == steps[:-1])
+        is_next = (steps[1:] == steps[:-1]) & (epoch[1:] >= epoch[:-1] + 1.0)
+        is_anew = (steps[1:] <= ANEW * steps[:-1]) | is_next
         anew = np.flatnonzero(is_anew & is_later) + 1
         if not len(anew):
             return self.named
