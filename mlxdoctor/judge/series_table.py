@@ -286,8 +286,9 @@ def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Mea
     named: dict[str, Measurement] = {"distinct": len(counts)}
     if len(values) > 1 and facts.noise > 0.0:
         alike = float((counts * (counts - 1)).sum()) / (len(values) * (len(values) - 1))
-        chance = 10.0 ** -(facts.decimals or 0) / (2.0 * math.sqrt(math.pi) * facts.noise)
-        named |= {"recurring": 1.0 - len(counts) / len(values), "recurs_times": alike / chance}
+        # The inverse of the probability, which may be too small for a number.
+        once_in = 2.0 * math.sqrt(math.pi) * facts.noise * 10.0 ** (facts.decimals or 0)
+        named |= {"recurring": 1.0 - len(counts) / len(values), "recurs_times": alike * once_in}
     return named
 
 
