@@ -108,7 +108,7 @@ def loss_trend(
     curve = losses.facts
     policy = policy_curves(log, config)
     if log.is_preference and policy.samples:
-        yield from courses(log, is_told=True)
+        yield from courses(log, is_told=True, is_rewarded="reward" in policy.series)
         if policy.rewards_unseen:
             yield Seen(
                 "The log has no reward: a loss of training on rewards lies about 0, be it learned "
@@ -246,8 +246,12 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         figures["is_alone"] = False
     if name == "train_loss" and (passes_made := passes_told(log)) > 0.0:
         figures["epochs"] = passes_made
-    if name != "val_loss" or facts.points < 2 or facts.lowest <= 0.0:
+    if name != "val_loss" or facts.lowest <= 0.0:
         return figures
+    if facts.points < 2:
+        # One that was made when the training was over.
+        is_late = len(training) and validation.iterations[0] >= training.iterations[-1]
+        return figures | (_beside(facts.last, curve) if curve is not None and is_late else {})
     values = validation.values
     later = values[int(np.argmin(values)) + 1 :]
     is_few = len(values) < VALIDATIONS

@@ -32,14 +32,14 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
-from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of
+from mlxdoctor.judge.curve import CHANCE, fall_in_noises, levels
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
 
 _TABLE = SeriesTable.read("preferences.toml")
 #: Columns that a run on pairs is judged by, and one on rewards; the first is what it is for.
 PAIRS = ("margin", "accuracy", "loss", "held_out_margin", "held_out_accuracy")
-REWARDS = ("reward", "length", "cut_off", "signal", "distance")
+REWARDS = ("reward", "length", "cut_off", "signal", "distance", "spread")
 #: Reports of a margin or of a reward below which no course is seen.
 REPORTS = 4
 #: Column -> by how much it rises where something was learned, and by how many noises of one report:
@@ -140,29 +140,31 @@ def _more_figures(
 
 def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
     for name, (least, noises) in LEARNED.items():
-        facts = columns[name].facts if name in columns else None
-        if facts is not None and facts.end - facts.start >= max(least, noises * facts.noise):
-            figures = {"start": facts.start, "end": facts.end, "level_of": level_of(facts)}
+        if name not in columns:
+            continue
+        facts, level_of = levels(columns[name])
+        if facts.end - facts.start >= max(least, noises * facts.noise):
+            figures = {"start": facts.start, "end": facts.end, "level_of": level_of}
             yield Seen(
-                "The {series} went from {start:.3f} to {end:.3f}[ (medians of {level_of} "
-                "reports)].",
+                "The {series} went from {start:.3f} to {end:.3f}[ (over {level_of} reports each)].",
                 {"series": _TABLE.words[name], **figures},
                 learned=True,
             )
             return
-    facts = columns["reward"].facts if "reward" in columns else None
-    if facts is not None and facts.points >= MANY:
+    if "reward" in columns and (points := len(columns["reward"])) >= MANY:
+        facts, level_of = levels(columns["reward"])
         is_level = fall_in_noises(facts) >= -CHANCE
         yield Seen(
             "In {points} reports the mean reward [does not rise{level}|rises within its noise]: it "
-            "is {start:.3f} at the start and {end:.3f} at the end, beside a noise of {noise:.2g} a "
-            "report.",
+            "is {start:.3f} at the start and {end:.3f} at the end[ (over {level_of} reports "
+            "each)], beside a noise of {noise:.2g} a report.",
             {
-                "points": facts.points,
+                "points": points,
                 "level": "" if is_level else None,
                 "start": facts.start,
                 "end": facts.end,
-                "noise": facts.noise,
+                "level_of": level_of,
+                "noise": columns["reward"].facts.noise,
             },
-            stood=is_level,
+            stood=True,
         )

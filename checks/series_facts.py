@@ -31,8 +31,9 @@ from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.logs.metric_names import ROLES, SCORE
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
-from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of, loss_figures
+from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of, levels, loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
+from mlxdoctor.measure.policy_curves import policy_curves
 
 #: Columns with a check of their own: of these only the patterns that name them are reported.
 _WITH_OWN_CHECK = frozenset(
@@ -49,13 +50,17 @@ _UNTOLD = re.compile(
 _FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "cut_off", "length")
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
 _SCORES = {*ROLES["margin"], *ROLES["accuracy"]}
-_PLACES["grad_norm"] = len(_FIRST)
+_PLACES["grad_norm"] = _PLACES["train_loss"] = len(_FIRST)
 #: Share of the reports from which on it is told that a column is 0.
 _OFTEN = 0.25
 #: Columns that the report tells.
 _MOST = 6
 #: The highest value over the median from which on its place is told.
 _LONE = 10.0
+#: Share of its best by which a score ends below it where that is told.
+_BETTER = 0.01
+#: Reports, and share of all, from which on it is told that a column ends with the same value.
+_SAME, _SAME_SHARE = 5, 0.2
 #: Nats of a guess between two answers, and how near to it a loss of pairs begins.
 _PAIR, _NEAR = math.log(2.0), 0.03
 
@@ -72,22 +77,26 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
     others = {name: series.finite for name, series in log.main.series.items()}
     # Of the rest, what changes and is reported most often first.
     order = sorted(others, key=lambda name: (*_place(name, others[name]), -len(others[name])))
+    # Of a run on rewards the loss is a column like others.
+    policy = policy_curves(log)
+    is_rewarded = policy.samples and "reward" in policy.series
     told = [
         _course(name, others[name], log.main.unit)
         for name in order
-        if len(others[name]) and not _UNTOLD.fullmatch(name)
+        if len(others[name])
+        and (not _UNTOLD.fullmatch(name) or (is_rewarded and name == "train_loss"))
     ]
     if told:
         is_noisy = any(" from " in clause and ", between" in clause for clause in told[:_MOST])
         is_alone = not any("loss" in name.split("_") for name in others)
         yield Seen(
             "The log [also has{also}|has no loss; its {reports:* report} have] "
-            "{columns}[ (of noisy ones {levels} at the start and the end)].",
+            "{columns}[ (of noisy ones {levels} of the start and of the end)].",
             {
                 "also": None if is_alone else "",
                 "reports": log.main.reports,
                 "columns": "; ".join(told[:_MOST]),
-                "levels": "medians" if is_noisy else None,
+                "levels": "levels" if is_noisy else None,
             },
         )
     yield from _beside_a_guess(log.main)
@@ -127,13 +136,21 @@ def _course(name: str, series: Series, unit: str) -> str:
     if low == high:
         return f"{words} {shown(low)}{' throughout' if len(series) > 1 else ''}"
     beyond = max(high - max(facts.first, facts.last), min(facts.first, facts.last) - low)
+    same = facts.same
+    stays = same is not None and same.at_end >= max(_SAME, _SAME_SHARE * facts.points)
+    since = f", where it stays from {unit} {same.end_begins} on" if same and stays else ""
     if beyond <= 0.2 * (high - low):
-        return f"{words} from {shown(facts.first)} to {shown(facts.last)}"
+        # Of a score the best report is a save that may be had.
+        is_better = SCORE.search(name) and high - facts.last > _BETTER * abs(high)
+        is_better = is_better and high > facts.first
+        best = f", at most {shown(high)} ({unit} {facts.highest_at})" if is_better else ""
+        return f"{words} from {shown(facts.first)} to {shown(facts.last)}{since}{best}"
     # Of noisy reports the first and the last are any: their levels tell, where they differ.
     told = []
     if facts.edge > 2:
-        is_course = abs(fall_in_noises(facts)) > CHANCE
-        course = f"from {shown(facts.start)} to {shown(facts.end)}"
+        level, _ = levels(series)
+        is_course = abs(fall_in_noises(level)) > CHANCE
+        course = f"from {shown(level.start)} to {shown(level.end)}"
         told.append(course if is_course else f"around {shown(facts.median)}")
     peak = f" ({unit} {facts.highest_at})" if high > _LONE * abs(facts.median) else ""
     told.append(f"between {shown(low)} and {shown(high)}{peak}")

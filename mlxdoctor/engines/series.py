@@ -118,6 +118,7 @@ class SeriesFacts:
         lowest, lowest_at: the lowest single value, and its iteration.
         highest, highest_at: the highest single value, and its iteration.
         tail_minimum: the lowest value in the last quarter.
+        same: where the values of the end stand, which are all the same.
         noise: robust standard deviation of one value around the curve.
         decimals: after which the first 200 end, as they are printed; None where none is finite.
         onset: iteration from which on the series lies above its lowest level, to the end; None
@@ -145,6 +146,7 @@ class SeriesFacts:
     highest: float = math.nan
     highest_at: int = 0
     tail_minimum: float = math.nan
+    same: Places | None = None
     noise: float = 0.0
     decimals: int | None = None
     onset: int | None = None
@@ -212,6 +214,7 @@ def describe(iterations: Iterations, values: Floats) -> SeriesFacts:
         highest=float(y[highest]),
         highest_at=int(x[highest]),
         tail_minimum=float(y[-max(1, count // 4) :].min()),
+        same=places(x, y == y[-1]),
         noise=sigma,
         decimals=digits,
         onset=_rise_for_good(block_x, block_y, minimum, minimum_at, sigma),

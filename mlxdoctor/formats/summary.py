@@ -159,7 +159,7 @@ def headline(report: Report) -> str:
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
     if any(one.stood for one in report.seen):
-        return "Inconclusive: the reward did not rise, and too little shows why"
+        return "Inconclusive: the reward hardly rose, if at all, and too little shows why"
     if any(one.fell for one in report.seen):
         return "Inconclusive: the training loss fell, and too little shows what else was learned"
     return "Inconclusive: too little shows whether the model learned"

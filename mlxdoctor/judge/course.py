@@ -146,7 +146,9 @@ def fell(first: float, last: float) -> bool:
     return last > 0.0 and first - last >= max(FALL * first, VISIBLE)
 
 
-def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False) -> Iterator[Seen]:
+def courses(
+    log: TrainingLog, *, has_risen: bool = False, is_told: bool = False, is_rewarded: bool = False
+) -> Iterator[Seen]:
     """A sentence for each loss, the validation loss first, for the test and for the other runs.
 
     A validation loss that fell shows learning: it is not of the rows that are learned.
@@ -154,6 +156,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
     Args:
         has_risen: whether it is told already that the validation loss rose.
         is_told: whether it is told already what both losses come to.
+        is_rewarded: whether a reward tells what was learned, beside which the loss says nothing.
     """
     segment = log.main
     validation, training = segment.finite("val_loss"), segment.finite("train_loss")
@@ -185,7 +188,7 @@ def courses(log: TrainingLog, *, has_risen: bool = False, is_told: bool = False)
         shows = not (log.notes.copied or short.get("trial"))
         held_out = replace(held_out, learned=held_out.learned and shows)
         yield from () if has_risen and not held_out.learned else (held_out,)
-    if len(training):
+    if len(training) and not is_rewarded:
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         gap = 0.0 if log.is_preference else gap
         is_scored = any(_VALIDATED.search(remark.text) for remark in log.notes.scores.values())

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from mlxdoctor.engines.series import SeriesFacts, smoothed
+from mlxdoctor.engines.series import SeriesFacts, describe, smoothed
 from mlxdoctor.evidence.logs.metric_names import HELD_OUT, HELD_OUT_SCORE
 from mlxdoctor.evidence.training_log import Segment, Series
 from mlxdoctor.finding import Measurement
@@ -26,6 +26,8 @@ NOISES = 4.0
 FALL = 0.05
 #: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
 CHANCE = 2.0
+#: Parts of a long column, by whose means its levels are told.
+PARTS = 50
 #: Nats above the start from which on a loss that ends far above it has departed.
 DEPARTED = 0.5
 #: Seconds of a validation that looked at rows.
@@ -224,6 +226,20 @@ def fall_in_noises(facts: SeriesFacts) -> float:
 def begins_high(facts: SeriesFacts) -> bool:
     """Whether the first report stands far above the last: it fell before the first level ends."""
     return facts.first - facts.end > NOISES * facts.noise + FALL * facts.first
+
+
+def levels(series: Series) -> tuple[SeriesFacts, int | None]:
+    """A column by the means of its parts where it is long, and of how many reports its levels are.
+
+    What scatters as rewards do has no level in ten reports of a thousand.
+    """
+    width = len(series) // PARTS
+    if width < 2:
+        return series.facts, level_of(series.facts)
+    whole = len(series) - len(series) % width
+    means = series.values[:whole].reshape(-1, width).mean(axis=1)
+    facts = describe(series.iterations[:whole:width], means)
+    return facts, facts.edge * width
 
 
 def level_of(facts: SeriesFacts) -> int | None:

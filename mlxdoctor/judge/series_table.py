@@ -247,6 +247,7 @@ def figures(series: Series) -> dict[str, Measurement]:
     change, noise = facts.end - facts.start, max(facts.noise, 1e-9)
     named |= {"gained": change, "gained_noises": change / noise}
     named |= {"dropped": -change, "dropped_noises": -change / noise}
+    named["below_first"] = facts.first - facts.last
     if facts.start > 0.0:
         named["grown"] = change / facts.start
     fall, rise = facts.start - facts.minimum, facts.end - facts.minimum

@@ -158,7 +158,7 @@ def records(
         ([0.25] * 11, {"reward_std": 0.4, "frac_reward_zero_std": 1.0}, {"no-signal": "error"}),
         ([0.25] * 11, {"reward_std": 0.4, "frac_reward_zero_std": 0.9}, {}),
         # A task that was learned has no spread left.
-        ([0.3 + i / 14 for i in range(10)] + [1.0] * 20, SPREAD, {}),
+        ([0.3 + i / 14 for i in range(10)] + [1.0] * 20, SPREAD, {"spread-fades": "info"}),
         # They fall.
         ([0.60 - 0.02 * i for i in range(20)], {}, {"reversed": "error"}),
         ([0.60 - 0.002 * i for i in range(20)], {}, {}),
@@ -176,6 +176,9 @@ def records(
             {"left-reference": "error", "no-signal": "warning"},
         ),
         ([0.5] * 20, {"kl": [0.01 * i for i in range(20)]}, {}),
+        # Below zero, where an estimate may lie by a little.
+        ([0.5] * 20, {"kl": [-0.02 * i for i in range(20)]}, {"below-zero": "info"}),
+        ([0.5] * 20, {"kl": [-0.002 * i for i in range(20)]}, {}),
         # They follow the length.
         (EARNED, {LENGTH: LONGER, CUT_OFF: CUT}, {"follows-length": "error"}),
         # Longer answers that still end may well be better ones.

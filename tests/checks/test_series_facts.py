@@ -252,8 +252,27 @@ def test_a_noisy_column_is_told_by_its_levels_and_how_often_it_is_zero(logs: Log
     (seen,) = judge(series_facts, logs.text(*rows)).seen
     assert seen.message == (
         "The log also has reward around 0.725, between 0.5 and 0.95; correct around 0, between 0 "
-        "and 1 (report 4), 0 in 24 of 30 reports."
+        "and 1 (report 4), 0 in 24 of 30 reports; training loss 0 throughout."
     )
+
+
+def test_a_score_that_froze_is_one_answer_for_everything(logs: LogWriter) -> None:
+    for later, told in ((0.6, {"score-froze": "warning"}), (0.9, {}), (None, {})):
+        scores = [0.95, 0.8, 0.7] + [later or 0.6 + 0.01 * (i % 3) for i in range(7)]
+        rows = (f"{{'step': {25 * i}, 'loss': 0.1, 'accuracy': {s}}}" for i, s in enumerate(scores))
+        outcome = judge(series_facts, logs.text(*rows))
+        assert severities(outcome) == ({**told, "score-fell": "warning"} if later != 0.9 else told)
+        stays = "from 0.95 to 0.6, where it stays from step 75 on"
+        assert (stays in outcome.seen[0].message) == (later == 0.6)
+
+
+def test_levels_of_a_long_noisy_column_are_means_of_many(logs: LogWriter) -> None:
+    rewards = [0.4 + 0.3 * (i >= 250) + (0.5 if (7 * i) % 10 > 4 else -0.5) for i in range(500)]
+    rows = [
+        f"{{'step': {i}, 'loss': 0.0, 'reward': {value:.2f}}}" for i, value in enumerate(rewards)
+    ]
+    (seen,) = judge(series_facts, logs.text(*rows)).seen
+    assert "reward from 0.4 to 0.7, between -0.1 and 1.2" in seen.message
 
 
 def test_a_speed_that_a_reader_sees_first(logs: LogWriter) -> None:
@@ -275,7 +294,8 @@ def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> 
     (seen,) = judge(series_facts, logs.text(*rows)).seen
     assert seen.message == (
         "The log also has reward between 0.25 and 0.5; kl from 0.01 to 0.05; accuracy between 2 "
-        "and 9; entropy from 0.25 to 1.25; gradient norm 2.5 throughout."
+        "and 9; entropy from 0.25 to 1.25; training loss 0 throughout; gradient norm 2.5 "
+        "throughout."
     )
 
 
