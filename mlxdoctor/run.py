@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mlxdoctor.evidence.adapter import Adapter
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.discovery import discover
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, Progress
@@ -13,6 +15,8 @@ from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import RunFiles, resolve
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.evidence.tuned_model import TunedModel
+from mlxdoctor.measure.weights.changed_tensors import may_be_fused
 from mlxdoctor.report import FileRead, MissingEvidence
 from mlxdoctor.safety.errors import InputError, is_out_of_memory
 from mlxdoctor.safety.limits import TimeLimitExceeded
@@ -89,6 +93,8 @@ class Run:
         if files.tuned and files.base and files.tuned.resolve() == files.base.resolve():
             # A base that lies in the run's own folder is no model that the run left.
             files = replace(files, tuned=None)
+        elif files.tuned and not self._may_be_fused(files.tuned, files):
+            files = replace(files, tuned=None)
         if data and self.options.data is None:
             named = resolve(data, roots, model=False)
             # Of several data folders of a run, the one that it was made with.
@@ -97,6 +103,18 @@ class Run:
             if files.data is None or is_own:
                 files = replace(files, data=named, data_named=data)
         return replace(self, files=files)
+
+    def _may_be_fused(self, tuned: Path, files: RunFiles) -> bool:
+        """Whether a model in the run's folder may be this run's, and not that of a teacher, say."""
+        run = replace(self, files=files)
+        adapter, config, base = run.get(Adapter), run.get(TrainingConfig), run.get(BaseModel)
+        if adapter is None or config is None or base is None or tuned in files.roots:
+            return True
+        try:
+            return may_be_fused(adapter, config, base, TunedModel.read(tuned))
+        except InputError:
+            # What can't be read is told where it is asked for.
+            return True
 
     def having(self, *evidence: Any) -> "Run":
         """The run with these pieces of evidence, each in place of what would be found of its kind.

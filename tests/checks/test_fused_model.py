@@ -141,3 +141,18 @@ def test_the_diagnosis_names_it(sound: Path, tmp_path: Path) -> None:
         said = judge(outcomes).diagnosis
         assert [one.cause.id for one in said][:1] == first
         shutil.rmtree(run / "fused")
+
+
+@pytest.mark.slow
+def test_a_teacher_is_not_what_the_run_fused(sound: Path, tmp_path: Path) -> None:
+    run = copied_run(tmp_path / "run")
+    weights: Any = mx.load(str(BASE / "model.safetensors"))
+    teacher = {name: 0.8 * value + 0.01 for name, value in weights.items()}
+    for name, kept in (("update", sound), ("no update", BASE), ("neither", None)):
+        shutil.copytree(BASE if kept is None else kept, run / "model", dirs_exist_ok=True)
+        if kept is None:
+            mx.save_safetensors(str(run / "model/model.safetensors"), teacher, {"format": "mlx"})
+        files = Run.discover([run]).files
+        assert (files.tuned is None) == (name == "neither")
+    # Named by itself it is what is asked about.
+    assert Run.discover([run / "model"], base=BASE).files.tuned == run / "model"

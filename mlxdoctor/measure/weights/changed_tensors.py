@@ -26,6 +26,9 @@ _BLOCK_ELEMENTS = 1 << 20
 _BLOCK_BYTES = 1 << 21
 #: Elements of a weight that are held at once where it is multiplied: they fit into a core's cache.
 _CACHED_ELEMENTS = 1 << 18
+#: Modules, and other weights, that tell whose model it is; and how much of the update of a module a
+#: model holds that was fused from it, be it at another scale or from an earlier save.
+_FEW, _HELD = 8, 0.2
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,33 @@ def fusions(
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(_THREADS) as threads:
         fused = threads.map(lambda module: _fusion(module, config, base, tuned), adapter.modules)
         return tuple(module for module in fused if module is not None)
+
+
+def may_be_fused(
+    adapter: Adapter, config: TrainingConfig, base: BaseModel, tuned: TunedModel
+) -> bool:
+    """Whether a model may be base and adapter: not where most differs, and not by the update.
+
+    A few modules and a few other weights tell: a teacher, or the model of another run.
+
+    Raises:
+        InputError: a file changed or cannot be read.
+    """
+    few = replace(adapter, modules=adapter.modules[:: _stride(adapter.modules)])
+    gains = [module.gain for module in fusions(few, config, base, tuned)]
+    covered = {f"{module.name}.weight" for module in adapter.modules}
+    shared = base.stored.keys() & tuned.stored.keys() - covered
+    others = [
+        tuned.stored[name].dtype == base.stored[name].dtype
+        and _is_same(base.stored[name], tuned.stored[name])
+        for name in sorted(shared)[:: _stride(shared)]
+    ]
+    return not gains or not others or max(gains) >= _HELD or 2 * sum(others) >= len(others)
+
+
+def _stride(items: Collection[object]) -> int:
+    """Every how many of these are few in all."""
+    return max(len(items) // _FEW, 1)
 
 
 def _fusion(
