@@ -10,11 +10,12 @@ well. Of two answers that exclude each other one is taught wrong.
 
 How it is measured. From the rows alone. Rows are compared exactly. Short answers to one prompt
 contradict each other if they share little of what is rare in them and are numbers, or answer other
-prompts as well. Answers are cut if many stop at the greatest length without a final sign. In
-sentences the same neighbours ("of the") meet again in other rows, 1.4 times and more as often as
-when the words of each answer are dealt out anew. Words that few rows have tie an answer to its
-prompt: a row is misplaced if both its prompt and its answer fit other rows far better, which do not
-fit themselves; dealing the answers out at random shows whether the rows can tell.
+prompts as well. Answers, or lines of prompts, are cut if many stop at the greatest length, without
+a final sign or within a word. In sentences the same neighbours ("of the") meet again in other rows,
+1.4 times and more as often as when the words of each answer are dealt out anew. Words that few rows
+have tie an answer to its prompt: a row is misplaced if both its prompt and its answer fit other
+rows far better, which do not fit themselves; dealing the answers out at random shows whether the
+rows can tell.
 
 When it is wrong. Long answers, and more than ten to a prompt, are taken for variety. Labels, chat
 without a subject and translations tell nothing about misplaced answers, nor do answers shuffled
@@ -35,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import TextFacts, describe, evenly
+from mlxdoctor.engines.text import TextFacts, cut_at_one_length, describe, evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -190,6 +191,14 @@ LABELS = 30
             expected=_WRITTEN,
             fix="write the rows again without the limit on the length of a text",
         ),
+        "cut-prompts": Symptom.error(
+            "prompts are cut at one length",
+            says="{rows} of {all_rows} prompts have a line of exactly {length} characters, the "
+            "greatest length, such as {prompt}. {mid_word:.0%} of those end in the middle of a "
+            "word: what was cut off can't be answered from.",
+            expected="prompts as they will be asked",
+            fix="write the rows again without the limit on the length of a text",
+        ),
         "leftovers": Symptom.warning(
             "rows hold what a step before the training left in them",
             says="{rows} of {examined} {of} {what}. An example: {example}.",
@@ -286,6 +295,7 @@ def data_quality(
         if config is not None and config.mask_prompt:
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
+        yield from _cut_prompts(train, pairs)
         yield from _given_away(train, pairs)
         if valid is not None and valid.format == train.format:
             yield from _said_over(valid, pairs)
@@ -467,6 +477,23 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     measured = {"length": cut.length, "unfinished": cut.unfinished}
     steps = (math.inf, 0.0, MANY_CUT)
     yield from _graded("cut-answers", split, rows, steps, measured, quotes=True)
+
+
+def _cut_prompts(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    """Prompts in which a text was put that an export had cut."""
+    prompts = [pair.prompt.splitlines() for pair in pairs]
+    times = Counter(line for lines in prompts for line in set(lines))
+    # What all prompts have is an instruction.
+    own = [[line for line in lines if 2 * times[line] < len(pairs)] for lines in prompts]
+    longest = [max(lines, key=len, default="") for lines in own]
+    different = list(dict.fromkeys(longest))
+    cut = cut_at_one_length(different)
+    is_text = cut.length >= CUT_LENGTH and len(different) >= CUT_ANSWERS
+    if is_text and cut.share >= MANY_CUT and cut.mid_word >= MID_WORD:
+        rows = [row for row, line in enumerate(longest) if len(line) == cut.length]
+        prompt = quoted(longest[rows[0]])
+        measured = {"length": cut.length, "mid_word": cut.mid_word, "prompt": prompt}
+        yield from _graded("cut-prompts", split, rows, (math.inf, 0.0, MANY_CUT), measured)
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

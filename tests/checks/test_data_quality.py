@@ -179,6 +179,11 @@ def asked(answers):
     return [chat(f"Question {at}?", answer) for at, answer in enumerate(answers)]
 
 
+def about(length):
+    texts = (answer_of(row) for row in GEOGRAPHY)
+    return [chat(f"{text[:length]}\nFill the form.", f"Form {n}.") for n, text in enumerate(texts)]
+
+
 def alike(at):
     words = ("fifi", "kaka", "filo", "zuna", "rudo", "naru", "tivi", "mela")
     return " ".join(words[at * step // 3 % 8] for step in (1, 2, 5, 7, 11))
@@ -253,6 +258,11 @@ CUT_SENTENCES = [
         (asked(["la la la la", "mi mi mi mi", "so so so so"] * 40), "cut-answers", None),
         # A language whose words are all as long.
         (asked([alike(at) for at in range(120)]), "cut-answers", None),
+        # Texts that prompts are about, cut by an export, whole, and made of one length.
+        (about(40), "cut-prompts", "error"),
+        (about(400), "cut-prompts", None),
+        (about(16), "cut-prompts", None),
+        ([chat(f"Who has {code}?", "I.") for code in HEX], "cut-prompts", None),
         # Conversations that close alike, and such in which the model asks.
         ([talk(f"Table {at}.", at, "Goodbye to you!") for at in range(120)], "one-answer", None),
         ([talk(f"Table {at}.", at, f"And {at}?") for at in range(120)], "leftovers", None),
