@@ -491,9 +491,9 @@ def _cut_prompts(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     is_text = cut.length >= CUT_LENGTH and len(different) >= CUT_ANSWERS
     if is_text and cut.share >= MANY_CUT and cut.mid_word >= MID_WORD:
         rows = [row for row, line in enumerate(longest) if len(line) == cut.length]
-        prompt = quoted(longest[rows[0]])
-        measured = {"length": cut.length, "mid_word": cut.mid_word, "prompt": prompt}
-        yield from _graded("cut-prompts", split, rows, (math.inf, 0.0, MANY_CUT), measured)
+        prompt, steps = quoted(longest[rows[0]]), (math.inf, 0.0, MANY_CUT)
+        measured: dict[str, Measurement] = {"length": cut.length, "mid_word": cut.mid_word}
+        yield from _graded("cut-prompts", split, rows, steps, {**measured, "prompt": prompt})
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

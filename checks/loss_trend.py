@@ -133,7 +133,7 @@ def loss_trend(
             is_fresh = config is not None or log.resumed is False
             yield from _never_learned(segment, curve, is_fresh=is_fresh)
     is_told = not {"overfitting", "by-heart", "none-held-out"}.isdisjoint(by_code)
-    yield from courses(log, has_risen="overfitting" in by_code, is_told=is_told)
+    yield from courses(log, is_told=is_told)
     if curve.points < ENOUGH:
         more = ", from a lower steps_per_report or a longer run"
         raise Inconclusive(
@@ -176,8 +176,9 @@ def _signs(columns: Columns, unit: str) -> list[Sign | Unsought]:
     """What the table finds. A validation loss that left for good is no overfitting."""
     signs = list(_TABLE.signs(columns, unit))
     codes = {sign.symptom for sign in signs if isinstance(sign, Sign)}
-    hidden = "overfitting" if "validation-diverged" in codes else None
-    return [sign for sign in signs if isinstance(sign, Unsought) or sign.symptom != hidden]
+    hidden = {"overfitting"} if "validation-diverged" in codes else set()
+    hidden |= {"leapt"} if "exploded" in codes else set()
+    return [sign for sign in signs if isinstance(sign, Unsought) or sign.symptom not in hidden]
 
 
 def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> Iterator[Sign]:
@@ -250,7 +251,8 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         return figures
     if facts.points < 2:
         # One that was made when the training was over.
-        is_late = len(training) and validation.iterations[0] >= training.iterations[-1]
+        is_both = len(training) and len(validation)
+        is_late = is_both and validation.iterations[0] >= training.iterations[-1]
         return figures | (_beside(facts.last, curve) if curve is not None and is_late else {})
     values = validation.values
     later = values[int(np.argmin(values)) + 1 :]
@@ -264,6 +266,8 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "is_few": is_few,
         "is_many": not is_few,
         "after_lowest": len(later),
+        # So many of the last validations were each above the one before.
+        "climbs": int(np.argmax(np.append(np.diff(values)[::-1] <= 0.0, True))),
         "times_lowest": last / facts.lowest,
         "above_lowest": last - facts.lowest,
         "beyond_noise": last - facts.lowest - band,

@@ -28,7 +28,7 @@ import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.series import median
-from mlxdoctor.evidence.logs.metric_names import ROLES, SCORE
+from mlxdoctor.evidence.logs.metric_names import HELD_OUT, ROLES, SCORE, without_mean
 from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
 from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of, levels, loss_figures
@@ -51,6 +51,7 @@ _FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
 _SCORES = {*ROLES["margin"], *ROLES["accuracy"]}
 _PLACES["grad_norm"] = _PLACES["train_loss"] = len(_FIRST)
+_HELD_OUT = re.compile(rf"^{HELD_OUT}")
 #: Share of the reports from which on it is told that a column is 0.
 _OFTEN = 0.25
 #: Columns that the report tells.
@@ -105,9 +106,16 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
 def _place(name: str, series: Series) -> tuple[float, bool]:
     """Where a column is told: a part of the reward that never changes right behind the whole."""
     is_still = len(series) > 1 and series.facts.is_constant
-    if is_still and name.startswith("reward") and name not in _PLACES:
+    is_nothing = len(series) > 0 and not series.values.any()
+    if (is_still or is_nothing) and name.startswith("reward") and name not in _PLACES:
         return 0.5, False
-    return _PLACES.get(name, len(_FIRST) - (SCORE.search(name) is not None)), is_still
+    # What was measured on held-out rows right behind the same on those trained on.
+    own = _HELD_OUT.sub("", name)
+    behind = 0.2 if own != name else 0.0
+    for known in (own, without_mean(own)):
+        if known in _PLACES:
+            return _PLACES[known] + behind, is_still
+    return len(_FIRST) - (SCORE.search(name) is not None), is_still
 
 
 def _beside_a_guess(segment: Segment) -> Iterator[Seen]:

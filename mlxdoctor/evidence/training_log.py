@@ -35,9 +35,10 @@ COURSE = 3
 _LOSS_OF_A_TIME = re.compile(
     r'[{,]\s{0,40}"(?:(?:\w{0,20}_)?loss|train|val)"\s{0,4}:\s{0,4}-?(?:\d+\.|\d|N)'
 )
-#: And three and more of them in a list.
+#: And three and more of them, or of rewards, in a list.
 _LOSSES = re.compile(
-    r'"(?:\w{0,20}_)?loss(?:es)?"\s{0,4}:\s{0,4}\[(?:\s{0,40}-?\d[^,\]]{0,40},){2,}'
+    r'"(?:(?:\w{0,20}_)?loss(?:es)?|train|(?:\w{0,20}_)?rewards?(?:_\w{1,10})?)"\s{0,4}:\s{0,4}'
+    r"\[(?:\s{0,40}-?\d[^,\]]{0,40},){2,}"
 )
 #: Such lines, or such losses, that make a file a log.
 MIN_LIKE_REPORTS = 3

@@ -20,6 +20,8 @@ CLEAR_MARGIN = 1.5
 AGREEING = frozenset({"replay.as-computed", "end-state.as-logged"})
 #: The check of what models answer.
 OF_ANSWERS = "token-collapse."
+#: The sign that a validation loss rose while the training loss fell.
+OVERFITTING = "loss-trend.overfitting"
 #: What to do where the training is sound and the answers are not.
 MORE = "Train for longer or on more rows, or take a larger base model."
 #: Characters of an answer that are shown on the first screen.
@@ -150,8 +152,16 @@ def headline(report: Report) -> str:
         return f"Healthy: {lowered(learned.split('. ')[0].rstrip('.'))}"
     if report.verdict is Verdict.UNHEALTHY:
         return f"Unhealthy, and {unexplained(report)}"
+    return _inconclusive(report)
+
+
+def _inconclusive(report: Report) -> str:
+    """The title of a run of which it is not known whether it is sound."""
     if report.unreadable:
         return "Inconclusive: not every file could be read"
+    if any(one.code == OVERFITTING for one in report.findings):
+        what = "the validation loss rose while the training loss fell"
+        return f"Inconclusive: {what}, and too little shows what that cost"
     if any(one.learned for one in report.seen):
         if report.next is not None and report.next.command:
             return "Inconclusive: it learned and nothing speaks against it, but no model was run"

@@ -147,14 +147,13 @@ def fell(first: float, last: float) -> bool:
 
 
 def courses(
-    log: TrainingLog, *, has_risen: bool = False, is_told: bool = False, is_rewarded: bool = False
+    log: TrainingLog, *, is_told: bool = False, is_rewarded: bool = False
 ) -> Iterator[Seen]:
     """A sentence for each loss, the validation loss first, for the test and for the other runs.
 
     A validation loss that fell shows learning: it is not of the rows that are learned.
 
     Args:
-        has_risen: whether it is told already that the validation loss rose.
         is_told: whether it is told already what both losses come to.
         is_rewarded: whether a reward tells what was learned, beside which the loss says nothing.
     """
@@ -186,8 +185,7 @@ def courses(
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
         shows = not (log.notes.copied or short.get("trial"))
-        held_out = replace(held_out, learned=held_out.learned and shows)
-        yield from () if has_risen and not held_out.learned else (held_out,)
+        yield replace(held_out, learned=held_out.learned and shows)
     if len(training) and not is_rewarded:
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
         gap = 0.0 if log.is_preference else gap

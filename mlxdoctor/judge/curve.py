@@ -24,6 +24,8 @@ NOISES = 4.0
 #: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
 #: 1e-7, 0.42 in the slowest healthy run.
 FALL = 0.05
+#: Share of its lowest within which a validation loss ends at it.
+NEAR = 0.02
 #: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
 CHANCE = 2.0
 #: Parts of a long column, by whose means its levels are told.
@@ -83,7 +85,12 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         fall = 1.0 - course.end / course.first if is_high else course.fall
         # Answers that are all rewarded alike have none, and others have.
         is_rewarded = segment.is_preference and not is_none
-        return {"excused": fall if is_none and math.isfinite(fall) else float(is_rewarded)}
+        # A loss scaler leaves steps out, and what is learned without them shows on other rows.
+        held_out = segment.finite("val_loss").facts
+        is_borne = held_out.points >= LAST and held_out.fall >= FALL
+        is_borne = is_borne and held_out.last <= (1.0 + NEAR) * held_out.lowest
+        excused = fall if is_none and math.isfinite(fall) else float(is_rewarded)
+        return {"excused": excused, "hurts": not is_borne}
     if name == "seconds_per_iteration":
         took, planned = segment.finite("val_seconds"), segment.announced_iterations
         speed = segment.finite("iterations_per_second").facts.median

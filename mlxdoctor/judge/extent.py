@@ -59,7 +59,7 @@ def extent(log: TrainingLog) -> list[str]:
     if is_alone(log) and (seconds := float(header.get("runtime", 0.0))):
         told.append(f"{duration(seconds)} of training")
     if segment.repeats:
-        told.append(f"{_counted(segment.repeats, 'report')} that stand twice")
+        told.append(f"{_counted(segment.repeats, 'line')} that only repeat a report")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
     if rates.points:
         by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []

@@ -20,6 +20,8 @@ from mlxdoctor.template import names_in
 
 #: First reports in which a sound run's gradient may be of any size.
 SETTLING = 2
+#: Reports before and after a leap that are held against each other.
+STAYS = 3
 
 Bounds = Mapping[str, float]
 Figures = Mapping[str, Measurement]
@@ -236,7 +238,7 @@ def figures(series: Series) -> dict[str, Measurement]:
         named["coarse"] = 10.0**-facts.decimals / facts.median
     if facts.is_constant:
         named["constant"] = facts.first
-    named |= _recurring(values, facts)
+    named |= _recurring(values, facts) | _leap(values, series.finite.iterations)
     if facts.repeats is not None:
         named["repeats_from"] = int(series.iterations[facts.repeats.period])
     if facts.jump is not None:
@@ -291,6 +293,23 @@ def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Mea
         once_in = 2.0 * math.sqrt(math.pi) * facts.noise * 10.0 ** (facts.decimals or 0)
         named |= {"recurring": 1.0 - len(counts) / len(values), "recurs_times": alike * once_in}
     return named
+
+
+def _leap(values: NDArray[np.float64], at: NDArray[np.int64]) -> dict[str, Measurement]:
+    """Where values go up at once, and the next stay above those before."""
+    if len(values) <= STAYS:
+        return {}
+    windows = np.lib.stride_tricks.sliding_window_view
+    after = windows(values, STAYS).min(axis=1)[1:]
+    before = windows(np.pad(values, (STAYS - 1, 0), mode="edge"), STAYS).max(axis=1)[: len(after)]
+    place = int(np.argmax(after - before))
+    return {
+        "leap": float(after[place] - before[place]),
+        "leap_times": float(after[place] / before[place]) if before[place] > 0.0 else None,
+        "leap_from": float(values[place]),
+        "leap_to": float(values[place + 1]),
+        "leap_at": int(at[place + 1]),
+    }
 
 
 def _extremes(

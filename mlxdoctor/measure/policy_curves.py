@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.logs.metric_names import ROLES
+from mlxdoctor.evidence.logs.metric_names import ROLES, without_mean
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 
 #: What is printed as a percentage, of what stands here as a share of one.
@@ -75,6 +75,7 @@ def policy_curves(log: TrainingLog | None, config: TrainingConfig | None = None)
 def _by_role(printed: Mapping[str, Series]) -> dict[str, Series]:
     """Role -> its curve; the margin also where only its two terms are printed."""
     roles: dict[str, Series] = {}
+    printed = {**{without_mean(name): series for name, series in printed.items()}, **printed}
     for role, names in ROLES.items():
         name = next((name for name in names if name in printed), None)
         if name is not None:

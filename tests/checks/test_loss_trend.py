@@ -108,7 +108,11 @@ EASED = [2.0, 1.4, 1.4, 0.6, 0.6, 0.5, 0.3, 0.3, 0.3]
         # Rows known by heart.
         (decay(40, 3.0, 0.1, 0.01), CLIMBING, {}, "overfitting error"),
         (decay(40, 3.0, 0.1, 0.01), FLAT, {}, "overfitting warning"),
-        (decay(40, 3.0, 0.5, 0.01), CLIMBING, {}, ""),
+        (decay(40, 3.0, 0.5, 0.01), CLIMBING, {}, "overfitting info"),
+        # One update that breaks the weights; a report that stands out.
+        ([1.7, 1.7, 1.7, *[11.5, 11.8, 11.5]], {}, {"first": 1151}, "leapt warning"),
+        ([1.7, 1.7, 1.7, *[3.6, 3.8, 3.7]], {}, {"first": 1151}, "leapt info"),
+        ([1.7, 1.7, 1.7, *[11.5, 1.8, 1.7]], {}, {"first": 1151}, ""),
         # Two validations far above the training loss.
         (MEMORISED, {800: 2.074, 1000: 2.233}, {"every": 50, "first": 800}, "overfitting error"),
         (MEMORISED, {800: 2.2, 1000: 2.1}, {"every": 50, "first": 800}, "overfitting warning"),

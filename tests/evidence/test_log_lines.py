@@ -139,6 +139,20 @@ TEXTS = {
         "clipping_high 10:0.001; clipping_total 10:0.002; learning_rate 10:1e-05; "
         "iterations_per_second 10:0.1; tokens_per_second 10:12.3; peak_memory_gb 10:9.876",
     ),
+    "boxes of names and values": (
+        "".join(
+            f"{'-' * 36}\n| rollout/ |  |\n|    ep_rew_mean | {reward} |\n| time/ | |\n"
+            f"|    total_timesteps | {at} |\n| train/ | |\n|    loss | {loss} |\n{'-' * 36}\n"
+            for at, reward, loss in ((2048, 87.5, 8.5), (4096, 92.5, 6.25))
+        ),
+        "ep_rew_mean 2048:87.5 4096:92.5; train_loss 2048:8.5 4096:6.25",
+    ),
+    "a sentence for each epoch": (
+        "".join(
+            f"Epoch {n}/3 with loss {loss}\nEvaluating\n" for n, loss in enumerate((3.5, 2.5, 1.5))
+        ),
+        "train_loss 0:3.5 1:2.5 2:1.5",
+    ),
     "records of mlx-lm's callback": (
         '{"iteration": 0, "val_loss": 2.9, "val_time": 1.0}\n'
         '{"iteration": 10, "train_loss": NaN, "peak_memory": 3.2}\n'
@@ -175,6 +189,14 @@ TEXTS = {
     "a bare history": (
         '{"global_step":3,"train_loss_history":[3.0,2.0,1.0]}',
         "train_loss 1:3 2:2 3:1; numbered",
+    ),
+    "lists of two splits": (
+        json.dumps({"train": [3.5, 2.5, 1.5], "val": [3.25, 2.25, 1.25]}),
+        "train_loss 1:3.5 2:2.5 3:1.5; val_loss 1:3.25 2:2.25 3:1.25; numbered",
+    ),
+    "lists of rewards": (
+        json.dumps({"rewards_avg": [0.25, 0.5, 0.75], "kl_avg": [0.0, 0.125, 0.25], "n": [1, 2]}),
+        "rewards_avg 1:0.25 2:0.5 3:0.75; kl_avg 1:0 2:0.125 3:0.25; numbered",
     ),
     "a closing summary is no report": (
         "{'loss': 2.5, 'epoch': 0.5}\n{'eval_loss': 2.25, 'epoch': 0.5}\n"

@@ -11,6 +11,9 @@ _ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")
 #: The same in a box, and the lines around it.
 _CELLS = re.compile(r"^\s*[│┃|]\s*([A-Za-z][\w ./()-]{0,60}?)\s*[│┃|]\s*([^│┃|]*)[│┃|]\s*$")
 _DRAWN = "-=━─┏┳┓┡╇┩├┼┤└┴┘╭╮╰╯ "
+#: The line around a box, and what counts the updates in it, best first.
+_RULE = re.compile(r"\s*[-+=─━┌┐└┘]{20,}\s*")
+_COUNTERS = ("total_timesteps", "timesteps", "iterations", "nupdates")
 _PART = re.compile(rf"(?:([\wμµσ]{{1,60}})\s{{0,8}}=\s{{0,8}})?({NUMBER})\s*(%|it/s|tok/s|GB)?")
 
 #: Lines that a block may have; after them it is taken to be over.
@@ -18,7 +21,7 @@ MAX_BLOCK = 80
 
 
 class Block(LineFormat):
-    """`Iter 10:`, and `Name: value` lines below it."""
+    """`Iter 10:`, and `Name: value` lines below it; or a box of such lines."""
 
     name = "blocks"
     priority = 65
@@ -27,8 +30,8 @@ class Block(LineFormat):
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._is_open = False
-        self._step = ("", 0.0)
-        self._line = 0
+        self._step: tuple[str, float] | None = None
+        self._line, self._ruled = 0, -1
         self._row: dict[str, float] = {}
 
     def read(self, number: int, line: str) -> bool:
@@ -37,6 +40,14 @@ class Block(LineFormat):
             self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
             self._is_open, self._line = True, number
             return True
+        if not (self._is_open and self._step) and _RULE.fullmatch(line):
+            self.finish()
+            self._ruled = number
+            return False
+        cells = _CELLS.match(line) if number == self._ruled + 1 else None
+        # A line of names is the head of a table.
+        if cells is not None and (not cells[2].strip() or to_number(cells[2].strip()) is not None):
+            self._is_open, self._line, self._step = True, number, None
         # A progress bar between the lines is another format's.
         if not self._is_open or "%|" in line:
             return False
@@ -56,6 +67,9 @@ class Block(LineFormat):
         return True
 
     def finish(self) -> None:
+        counted = next((self._row[name] for name in _COUNTERS if name in self._row), None)
+        step = self._step or (None if counted is None else ("step", counted))
         if is_report(self._row):
-            self.add(self._line, self._step, self._row)
+            row = {name: value for name, value in self._row.items() if name not in _COUNTERS}
+            self.add(self._line, step, row)
         self._is_open, self._row = False, {}

@@ -40,6 +40,8 @@ _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 _TOTALS = ("total_steps", "max_steps")
 #: What a trainer's state says of the run: how far it came, and how often it reports.
 _STATED = ("global_step", "epoch", "logging_steps")
+#: Values of a list that is a course.
+MIN_LIST = 2
 #: What a record under any other key has, so that it is one of a course.
 _COUNTED = frozenset((*STEPS, "epoch"))
 
@@ -201,7 +203,7 @@ def _records(document: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
-    """`{"iterations": [...], "train_loss": [...]}`: the lists that are as long as the losses.
+    """`{"iterations": [...], "train_loss": [...]}`: the lists of one length, side by side.
 
     Losses of validations may have lists of their own, and steps: `val_steps` and `val_loss`.
     """
@@ -210,15 +212,13 @@ def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
         for key, column in (document.items() if isinstance(document, dict) else ())
         if isinstance(column, list) and all(isinstance(value, int | float) for value in column)
     }
-    sizes = {canonical(key): len(column) for key, column in lists.items()}
-    told, records = set(), list[tuple[float, Mapping[str, Any]]]()
+    records = list[tuple[float, Mapping[str, Any]]]()
     is_counted = False
-    for loss in ("train_loss", "val_loss"):
-        size = sizes.get(loss)
-        if size is None or size in told:
+    for size in dict.fromkeys(map(len, lists.values())):
+        own = {key: column for key, column in lists.items() if len(column) == size}
+        if size < MIN_LIST or not is_report(filter(None, unique(map(canonical, own), own))):
             continue
-        told.add(size)
-        columns = {_counted(key): column for key, column in lists.items() if len(column) == size}
+        columns = {_counted(key): column for key, column in own.items()}
         is_counted |= not _COUNTED.isdisjoint(columns)
         for place, values in enumerate(zip(*columns.values(), strict=True), 1):
             records.append((place / size, dict(zip(columns, values, strict=True))))

@@ -26,7 +26,7 @@ SUMMARY_KEYS = frozenset(("train_runtime", "total_flos", "train_samples_per_seco
 
 #: A metric a row must hold at least one of to be a report on training; and one that makes it a
 #: report where something counts it.
-_METRIC = re.compile(r"(?:^|_)(?:loss|reward|rewards|kl|perplexity|ppl)(?:_|$)")
+_METRIC = re.compile(r"(?:^|_)(?:loss|rewards?|rew|kl|perplexity|ppl)(?:_|$)")
 #: Scores, by their canonical names or as texts have them.
 SCORES = (
     r"accuracy|acc|f1|auc|mrr|matthews_correlation|exact_match|bleu(?:(?:_|-)?\d)?|rouge-?\w{0,4}"
@@ -36,6 +36,8 @@ SCORE = re.compile(rf"(?:^|_)(?:{SCORES})(?:_|$)")
 #: A column that only rows that were looked at can have, and a score of them, by its own name.
 HELD_OUT = r"(?:last_)?(?:eval|valid|validation|val|dev|test|held(?:_?out)?)_"
 HELD_OUT_SCORE = re.compile(rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES}))")
+
+_MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
 
 _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
 
@@ -56,6 +58,11 @@ def canonical(text: str) -> str:
     """The canonical name of a metric, or its own in snake case."""
     name = snake_case(text)
     return _ALIASES.get(name, name)
+
+
+def without_mean(name: str) -> str:
+    """`kl_avg` -> `kl`: what it is a mean of."""
+    return _MEAN.sub("", name)
 
 
 def is_report(names: Iterable[str], *, counted: bool = False) -> bool:

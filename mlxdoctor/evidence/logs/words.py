@@ -72,7 +72,10 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 _VERB = re.compile(r"\s(?:is|was|of|at|now|progression|history)$", re.IGNORECASE)
-_WHICH = re.compile(r"^(?:the |its |our )?(?:initial|final|last|current) (?=\w)", re.IGNORECASE)
+_WHICH = re.compile(
+    r"^(?:(?:with|has|had) )?(?:an? |the |its |our )?(?:(?:initial|final|last|current) )?(?=\w)",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(
     r"\b(?:the|was|is|are|to|of|at|after|has|had|a|an|went|with|by|from|for|we|my|our)\b",
     re.IGNORECASE,
