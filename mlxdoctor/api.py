@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from mlxdoctor.evidence.options import NOT_ASKED, Options
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Outcome, Severity, Status
 from mlxdoctor.formats.format import files_of, text_of
-from mlxdoctor.formats.summary import headline, is_clear
+from mlxdoctor.formats.summary import OF_ANSWERS, headline, is_clear
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.installed import version_here, versions_here
 from mlxdoctor.judge.remedy import fix_for, needed_values
@@ -28,6 +28,7 @@ from mlxdoctor.report import Fix, Report
 from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import refuse_inside, write_files
 from mlxdoctor.safety.texts import as_seen_here
+from mlxdoctor.verdict import Verdict
 
 #: Why nothing was trained again. Of 59 faulty runs of the ward's test split, 51 had a clear cause
 #: by then: all of them the right one, and training again made one of them wrong.
@@ -182,6 +183,8 @@ def _is_whole(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
 def _report(run: Run, outcomes: tuple[Outcome, ...]) -> RunReport:
     knowledge = load_causes()
     judged = judge(outcomes, knowledge, whole=_is_whole(run, outcomes))
+    if judged.verdict is Verdict.HEALTHY:
+        outcomes = tuple(_answered(outcome, judged.answered) for outcome in outcomes)
     diagnosis = judged.diagnosis
     fix = _fix(run, diagnosis[0], outcomes) if diagnosis else None
     log = run.get(TrainingLog)
@@ -206,6 +209,17 @@ def _report(run: Run, outcomes: tuple[Outcome, ...]) -> RunReport:
         version=version_here(),
     )
     return as_seen_here(report if run.options.with_text else without_text(report, texts_of(run)))
+
+
+def _answered(outcome: Outcome, answered: Collection[str]) -> Outcome:
+    """With errors that are answered as notes; that answers are poor stays what it is."""
+    findings = tuple(
+        replace(finding, severity=Severity.INFO)
+        if finding.code in answered and not finding.code.startswith(OF_ANSWERS)
+        else finding
+        for finding in outcome.findings
+    )
+    return replace(outcome, findings=findings)
 
 
 def texts_of(run: Run) -> Iterator[str]:

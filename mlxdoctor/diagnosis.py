@@ -65,11 +65,16 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class Judged:
-    """What all outcomes together say of a run; no diagnosis where nothing is suspected."""
+    """What all outcomes together say of a run; no diagnosis where nothing is suspected.
+
+    Attributes:
+        answered: errors that speak for nothing but causes which others speak against.
+    """
 
     verdict: Verdict
     diagnosis: tuple[Diagnosed, ...]
     coverage: tuple[Coverage, ...]
+    answered: frozenset[str] = frozenset()
 
 
 def judge(
@@ -102,8 +107,8 @@ def judge(
     ranked = [listed for listed in ranked if listed.cause.id not in faint] or ranked
     held = {code for each in ranked if each.cause.id not in refuted for code in each.supporting}
     errors = {code for code, severity in noted.items() if severity is Severity.ERROR}
-    # An error that speaks for refuted causes alone is answered.
-    is_certain = bool(errors - ({code for each in ranked for code in each.supporting} - held))
+    answered = errors & ({code for each in ranked for code in each.supporting} - held)
+    is_certain = bool(errors - answered)
     suspected = [
         listed
         for listed in ranked
@@ -132,7 +137,7 @@ def judge(
     # until models run.
     if verdict is Verdict.INCONCLUSIVE and learned and whole and not open_causes:
         verdict = Verdict.HEALTHY
-    return Judged(verdict, tuple(diagnosis), coverage)
+    return Judged(verdict, tuple(diagnosis), coverage, frozenset(answered))
 
 
 def _model_first(ranked: list[Diagnosed], errors: set[str]) -> list[Diagnosed]:

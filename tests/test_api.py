@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxdoctor.api import CLEAR, _is_whole, diagnose
+from mlxdoctor.api import CLEAR, _is_whole, _report, diagnose
+from mlxdoctor.diagnosis import Judged
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.installed import UNKNOWN, version_here
 from mlxdoctor.measure.logged_levels import MAX_POINTS
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.verdict import Verdict
 from tests.conftest import RUNS
 
 
@@ -29,6 +31,18 @@ def test_a_path_may_be_a_string_and_stand_alone() -> None:
     again = diagnose([Path(run)], base=RUNS.parent / "base", allow_model=False).to_dict()
     assert alone["coverage"] == again["coverage"]
     assert alone["commands"] == again["commands"]
+
+
+def test_an_error_that_is_answered_is_a_note_where_the_run_is_healthy(monkeypatch) -> None:
+    codes = ("reach.far-above", "token-collapse.empty-answers", "adapter-presence.zero-b")
+    errors = tuple(Finding(code, Severity.ERROR, f"{code}.") for code in codes)
+    judged = Judged(Verdict.HEALTHY, (), (), frozenset(codes[:2]))
+    monkeypatch.setattr("mlxdoctor.api.judge", lambda *_, **__: judged)
+    run = Run.discover([RUNS / "healthy-ordinary"], allow_model=False)
+    made = _report(run, (Outcome("reach", Status.FOUND, findings=errors),))
+    assert {one.code: one.severity.value for one in made.findings} == dict(
+        zip(codes, ("info", "error", "error"), strict=True)
+    )
 
 
 def test_every_cause_that_is_named_is_explained() -> None:

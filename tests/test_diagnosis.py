@@ -230,6 +230,7 @@ def test_an_error_that_speaks_for_nothing_but_what_was_refuted_is_no_certainty()
     assert judge([outcome("loss", "leapt")], KNOWLEDGE).verdict is Verdict.UNHEALTHY
     refuted = judge([outcome("loss", "leapt"), measured], KNOWLEDGE)
     assert refuted.verdict is Verdict.INCONCLUSIVE
+    assert refuted.answered == {"loss.leapt"}
     # What only makes it likelier does not outweigh what was measured.
     likely = outcome("config", "fast", severity=Severity.INFO)
     assert judge([outcome("loss", "leapt"), likely, measured], KNOWLEDGE).verdict is not (
