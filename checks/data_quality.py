@@ -42,6 +42,7 @@ from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
+from mlxdoctor.judge.curve import ends_low
 from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
@@ -275,10 +276,15 @@ def data_quality(
     is_sure = len(repeats) > len(first) and passes >= COPIES_PASSES
     times = passes if passes >= 2 else None
     figures = {"different": len(first), "passes": round(passes, 1), "times": times}
-    yield from _graded("duplicates", train, repeats, COPIED, figures, is_sure=is_sure)
+    leaked: list[int] = []
     if valid is not None:
         leaked = [row for row, pair in enumerate(_wholes(valid)) if pair in first]
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
+    # Of rows that are none of them, validations tell whether the copies did harm.
+    is_harmless = valid is not None and len(leaked) < LEAKED[1] * len(valid.rows)
+    is_harmless = is_harmless and log is not None and ends_low(log.main)
+    steps = (NOTED, math.inf, math.inf) if is_harmless else COPIED
+    yield from _graded("duplicates", train, repeats, steps, figures, is_sure=is_sure)
     if train.format in ("tokens", "unknown"):
         of_answers = ("cut-answers", "words-out-of-order", "misplaced-answers")
         yield Unsought(of_answers, "the rows are in no format of one prompt and one answer")

@@ -24,12 +24,12 @@ ORDERED_WORDS, FEWEST_WORDS, DEALS = 100, 4, 8
 #: What chat templates write around turns, and special tokens written out.
 CONTROL = re.compile(
     r"<\|[^<>|\s]{1,40}\|>|<\uff5c[^<>|\s]{1,40}\uff5c>|</?s>|<(?:start|end)_of_turn>"
-    r"|<(?:bos|eos|pad|unk)>|\[/?INST\]|<</?SYS>>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]"
+    r"|\[\|[^\[\]|\s]{1,40}\|\]|<(?:bos|eos|pad|unk)>|\[/?INST\]|<</?SYS>>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]"
 )
 #: The special tokens that end an answer, written out.
 END_TEXTS = (
     "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|end|>", "<|return|>",
-    "</s>", "<eos>", "<end_of_turn>", "[EOS]",
+    "</s>", "<eos>", "<end_of_turn>", "[EOS]", "[|endofturn|]",
 )  # fmt: skip
 #: What a finished text ends with, closing quotes and brackets aside.
 _FINAL = re.compile(r"[^\w\s,;(\[{<&'’\-–—/]['\"”’»)\]}*_`]*\s*\Z")

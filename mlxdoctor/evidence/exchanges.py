@@ -23,7 +23,7 @@ _MARKER = re.compile(
     r"\#{1,6}[ \t]*(?P<a>[A-Za-z]+)[ \t]*:?"
     r"|(?:<\|?(?:im_start|start_header_id|start_of_turn)\|?>)+(?P<b>[A-Za-z]+)"
     r"(?:<\|end_header_id\|>|(?=\n))"
-    r"|<\|?(?P<f>[A-Za-z]+)\|?>"
+    r"|(?:<\|?|\[\|)(?P<f>[A-Za-z]+)(?:\|?>|\|\])"
     r"|\[(?P<c>[A-Za-z]+)\]"
     r"|\*\*(?P<d>[A-Za-z]+)(?:\*\*[ \t]*:|:[ \t]*\*\*)"
     r"|(?P<e>[A-Za-z]+)[ \t]*:"

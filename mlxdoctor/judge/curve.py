@@ -24,8 +24,8 @@ NOISES = 4.0
 #: Least fall that shows learning, as a share of the first loss: under 0.02 with a rate of 0 or
 #: 1e-7, 0.42 in the slowest healthy run.
 FALL = 0.05
-#: Share of its lowest within which a validation loss ends at it.
-NEAR = 0.02
+#: Share of its lowest within which a validation loss ends at it: twice its noise.
+NEAR = 0.05
 #: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
 CHANCE = 2.0
 #: Parts of a long column, by whose means its levels are told.
@@ -86,11 +86,8 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         # Answers that are all rewarded alike have none, and others have.
         is_rewarded = segment.is_preference and not is_none
         # A loss scaler leaves steps out, and what is learned without them shows on other rows.
-        held_out = segment.finite("val_loss").facts
-        is_borne = held_out.points >= LAST and held_out.fall >= FALL
-        is_borne = is_borne and held_out.last <= (1.0 + NEAR) * held_out.lowest
         excused = fall if is_none and math.isfinite(fall) else float(is_rewarded)
-        return {"excused": excused, "hurts": not is_borne}
+        return {"excused": excused, "hurts": not ends_low(segment)}
     if name == "seconds_per_iteration":
         took, planned = segment.finite("val_seconds"), segment.announced_iterations
         speed = segment.finite("iterations_per_second").facts.median
@@ -221,6 +218,13 @@ def _since_start(segment: Segment, losses: Series, facts: SeriesFacts) -> dict[s
         if len(values) >= LAST:
             named["peak_over_origin"] = float(smoothed(values, LAST).max()) / start
     return named
+
+
+def ends_low(segment: Segment) -> bool:
+    """Whether validations fell, and end near the lowest: what was learned holds for other rows."""
+    held_out = segment.finite("val_loss").facts
+    has_fallen = held_out.points >= LAST and held_out.fall >= FALL
+    return has_fallen and held_out.last <= (1.0 + NEAR) * held_out.lowest
 
 
 def fall_in_noises(facts: SeriesFacts) -> float:

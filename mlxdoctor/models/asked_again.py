@@ -94,20 +94,19 @@ class AskedAgain:
             progress=run.progress,
             budget=run.budget,
         )
-        own = {item.prompt: item for item in again.items}
-        asked = [Asked(item, own[item.prompt]) for item in items if item.prompt in own]
-        sources = (*recorded.sources, *again.sources)
-        texts = {each.own.prompt: each.recorded.tuned for each in asked}
-        asking = prompts[:AGAIN] if run.budget.left > 0 else []
         asker = _Asker(run, models, tokenizer)
-        draws = asker.draws(asking, texts)
-        if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), draws=draws)
 
         def plain(each: Generation) -> Generation:
             return replace(each, tuned=asker.until_end(each.tuned))
 
-        asked = [Asked(plain(each.recorded), plain(each.own)) for each in asked]
+        own = {item.prompt: item for item in again.items}
+        asked = [
+            Asked(plain(item), plain(own[item.prompt])) for item in items if item.prompt in own
+        ]
+        sources = (*recorded.sources, *again.sources)
+        texts = {each.own.prompt: each.recorded.tuned for each in asked}
+        asking = prompts[:AGAIN] if run.budget.left > 0 else []
+        draws = asker.draws(asking, texts)
         if 2 * _alike(asked) > len(asked):
             return cls(sources, tuple(asked), draws=draws)
         further = asker.answers(prompts[AGAIN:])

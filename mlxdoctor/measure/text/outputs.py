@@ -10,7 +10,9 @@ from mlxdoctor.measure.text.statistics import Rate, rate
 from mlxdoctor.models.generations import Generation, Generations
 
 #: A special token written out: `<|im_end|>`, `</s>`, `<end_of_turn>`, `[PAD]`.
-SPECIAL_TEXT = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]")
+SPECIAL_TEXT = re.compile(
+    r"<\|[^<>|\s]{1,40}\|>|\[\|[^\[\]|\s]{1,40}\|\]|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]"
+)
 _UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
 
 
