@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.twin.reach import LACKING, SHORT, Reach
+from mlxdoctor.twin.reach import LACKING, Reach
 
 #: Of what the twin gained, what a run lacks that certainly went wrong.
 FAR = 1 / 3
@@ -135,11 +135,11 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "assumed": "" if reach.assumes_adam else None,
     }
     if reach.lacking > LACKING and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
-        severity = Severity.WARNING if reach.lacking <= FAR else None
+        severity = Severity.WARNING if reach.lacking <= FAR and not reach.is_far else None
         yield Sign("not-what-was-learned", measured, severity=severity)
         yield from [Sign("settings-learn", measured)] if reach.falls_short else []
         return
-    if reach.is_ahead or reach.shortfall <= SHORT:
+    if not reach.falls_short:
         is_made = reach.planned is None and reach.split == "validation"
         yield Seen(f"{_REACHED}{_OWN}.", measured, learned=is_made)
         if reach.tuned < reach.reached and is_made:
@@ -159,6 +159,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         return
     is_above = reach.setting == "learning_rate" and float(reach.before) > reach.rate
     is_mild = reach.shortfall <= FAR or (reach.is_only_slow and not is_above)
+    is_mild = is_mild and not reach.is_far
     code = "far-above"
     if reach.setting == "learning_rate":
         measured["advised_learning_rate"] = reach.rate

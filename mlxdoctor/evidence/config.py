@@ -129,13 +129,14 @@ class TrainingConfig:
         if run.files.config is None:
             raise Missing("no adapter_config.json and no training configuration was found")
         config = cls.read(run.files.config)
-        if run.files.settings is None or config.describes_training:
+        if run.files.settings is None or config.values.keys() >= _ALWAYS_WRITTEN:
             return config
-        # The one beside the adapter only describes the adapter; the other says how it was trained.
+        # What the one beside the adapter does not say of the training, the other may.
         training = cls.read(run.files.settings)
         values = MappingProxyType({**training.values, **config.values})
         sources = (*config.sources, *training.sources)
-        return replace(training, sources=sources, values=values, origin=config.origin)
+        stated = config if config.describes_training else training
+        return replace(stated, sources=sources, values=values, origin=config.origin)
 
     @classmethod
     def read(cls, path: Path) -> Self:

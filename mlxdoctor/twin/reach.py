@@ -25,6 +25,8 @@ from mlxdoctor.evidence.supervision import of_preferences
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.rate import planned_rates, usual_rates
 from mlxdoctor.judge.remedy import scaled_schedule
+from mlxdoctor.measure.text.outputs import answer_words
+from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import LoadedModels
 from mlxdoctor.models.losses import Figures, ratio
 from mlxdoctor.safety.errors import InputError
@@ -58,6 +60,10 @@ LACKING = 0.05
 ALIKE = 0.9
 #: Of that gap, or of what the twin gained if that is less, what the right change leaves at most.
 CLOSED = 0.5
+#: Nats a token from which on a model is held against all of the run's updates, if fewer than this
+#: share of its answers, of so many at least, are the expected ones; and what the twin is lower by
+#: then, beside half, where the run lacks something.
+POOR, RIGHT, ENOUGH_ANSWERS = 0.3, 0.5, 8
 #: A dropout that is a fault by itself: trainers use 0 to 0.3.
 UNUSUAL = 0.5
 
@@ -125,7 +131,8 @@ class Reach:
             return False
         gained = self.untouched - self.reached
         lacking = min(self.tuned - self.reached, gained)
-        return self.own - self.reached > max(SHORT * gained, CLOSED * lacking)
+        least = 0.0 if self.is_far else SHORT * gained
+        return self.own - self.reached > max(least, CLOSED * lacking)
 
     @property
     def shortfall(self) -> float:
@@ -169,9 +176,14 @@ class Reach:
         return self.untouched - self.reached > VISIBLE * self.untouched
 
     @property
+    def is_far(self) -> bool:
+        """Whether the twin's loss is less than half of the run's, and not by a little."""
+        return self.reached <= CLOSED * self.tuned and self.tuned - self.reached >= POOR
+
+    @property
     def falls_short(self) -> bool:
         """Whether the run is to be looked into: it lacks much of what the rows teach."""
-        return self.tells and not self.shortfall <= SHORT
+        return self.tells and (self.is_far or not self.shortfall <= SHORT)
 
     @property
     def has_gained(self) -> bool:
@@ -296,7 +308,46 @@ class _Measuring:
         if other.mean < first.mean:
             found = self._found(untouched, tuned, other, fast)
         found = replace(found, whole=whole)
+        if not found.falls_short and self._answers_wrongly(found):
+            found = self._to_the_end(found, untouched, tuned, reference)
         return self._explained(found, reference) if found.falls_short else found
+
+    def _answers_wrongly(self, found: Reach) -> bool:
+        """Whether the model mostly gives other answers than the rows: its loss could be lower."""
+        answers = self.run.get(Generations) if found.tuned >= POOR and self.models else None
+        known = [item for item in answers.items if item.expected] if answers is not None else []
+        right = sum(answer_words(item.tuned) == answer_words(item.expected or "") for item in known)
+        return len(known) >= ENOUGH_ANSWERS and right < RIGHT * len(known)
+
+    def _stated(self, found: Reach) -> Reach | None:
+        """With the run's own settings, or those that stand for it; None where it left too few."""
+        if says_how(self.run):
+            return found
+        # The settings are mlx-lm's defaults, and not the run's.
+        if not says_how(self.run, assumes_adam=True):
+            return None
+        self.settings = replace(
+            recipe_of(self.run, assumes_adam=True).whole(),
+            adapter_path=self.settings.adapter_path,
+            clear_cache_threshold=self.settings.clear_cache_threshold,
+        )
+        return replace(found, assumes_adam=True)
+
+    def _to_the_end(
+        self, found: Reach, untouched: _Losses, tuned: _Losses, reference: Settings
+    ) -> Reach:
+        """Against as many of the twin's updates as the run made, if these reach far less."""
+        stated, few = self._stated(found), self.updates
+        if stated is None:
+            return found
+        self.updates = max(updates_of(self.settings), few)
+        made = self._after(replace(reference, learning_rate=found.rate), self.updates)
+        if made is not None:
+            longer = self._found(untouched, tuned, made, found.rate)
+            if longer.is_far:
+                return replace(longer, assumes_adam=stated.assumes_adam)
+        self.updates = few
+        return found
 
     def _found(self, untouched: _Losses, tuned: _Losses, reached: _Losses, rate: float) -> Reach:
         return Reach(
@@ -458,21 +509,17 @@ class _Measuring:
             if not self.replay.trains_as_read:
                 return found
         if found.own is None:
-            if not says_how(self.run):
-                # The settings are mlx-lm's defaults, and not the run's.
-                if not says_how(self.run, assumes_adam=True):
-                    return found
-                self.settings = replace(
-                    recipe_of(self.run, assumes_adam=True).whole(),
-                    adapter_path=self.settings.adapter_path,
-                    clear_cache_threshold=self.settings.clear_cache_threshold,
-                )
-                found = replace(found, assumes_adam=True)
+            stated = self._stated(found)
+            if stated is None:
+                return found
+            found = stated
             own = self._after_own(self.settings)
             if own is None:
                 return replace(found, left_out="no time was left to try the run's own settings")
             found = replace(found, own=own.mean)
         if not found.is_of_the_settings:
+            if found.own_updates >= updates_of(self.settings):
+                return replace(found, whole=found.own)
             return found if found.is_replayed else self._made_whole(found)
         assert found.own is not None, "its settings were tried"
         gap, gained = found.own - found.reached, found.untouched - found.reached
@@ -517,6 +564,9 @@ class _Measuring:
             changes.insert(
                 0, ("lora_parameters.dropout", {"lora_parameters": {**lora, "dropout": 0.0}})
             )
+        if lora is not None and "keys" in lora:
+            every = {name: value for name, value in lora.items() if name != "keys"}
+            changes.append(("lora_parameters.keys", {"lora_parameters": every}))
         if lora is not None:
             some = [{"dropout": 0.0}] if lora.get("dropout") else []
             for values in (*some, {"scale": usual["scale"]}):
@@ -533,7 +583,9 @@ class _Measuring:
 def _shown(settings: Settings, name: str) -> str:
     """The value of a setting, as a sentence names it."""
     table, _, key = name.rpartition(".")
-    value = getattr(settings, table)[key] if table else getattr(settings, key)
+    value = getattr(settings, table).get(key) if table else getattr(settings, key)
+    if key == "keys":
+        return ", ".join(map(str, value)) if value else "those of mlx-lm"
     if name == "learning_rate":
         return f"{highest_rate(settings):g}"
     if name == "lr_schedule":
