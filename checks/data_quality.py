@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import TextFacts, cut_at_one_length, describe, evenly
+from mlxdoctor.engines.text import TextFacts, cut_at_one_length, describe, evenly, words
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -127,6 +127,9 @@ RANK = 0.65
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
+#: Validation rows in which a word that no training row has is no chance, and share of the rows that
+#: have such a word: 0.9 and more where cities were sorted before the split.
+OFTEN, MANY_NEW = 3, 0.5
 #: Different answers, up to which they are labels to choose from: the prompt held its own label and
 #: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
@@ -205,6 +208,14 @@ LABELS = 30
             says="{rows} of {examined} {of} {what}. An example: {example}.",
             expected="text as people write it: the chat template adds the rest",
             fix="{fix}",
+        ),
+        "split-by-kind": Symptom.warning(
+            "validation rows are about what no training row is about",
+            says="{rows} of {all_rows} validation rows have a word in them that stands in at least "
+            "{often} of them and in no training row, such as {word}: the rows were sorted when "
+            "they were split.",
+            expected="words that recur in one split, in the other as well",
+            fix="shuffle all rows before they are split, and train again",
         ),
         "said-over": Symptom.warning(
             "validation rows ask for what training rows ask for, in other words",
@@ -305,6 +316,7 @@ def data_quality(
         yield from _given_away(train, pairs)
         if valid is not None and valid.format == train.format:
             yield from _said_over(valid, pairs)
+            yield from _by_kind(valid, pairs)
     yield from _leftovers(train)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
@@ -483,6 +495,23 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     measured = {"length": cut.length, "unfinished": cut.unfinished}
     steps = (math.inf, 0.0, MANY_CUT)
     yield from _graded("cut-answers", split, rows, steps, measured, quotes=True)
+
+
+def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
+    """Validation rows about other things: rows were sorted, and the last of them held out."""
+    sample = [valid.pairs[place] for place in evenly(len(valid.pairs))]
+    texts = [set(words(pair.text)) for pair in sample]
+    times = Counter(word for text in texts for word in text)
+    lacking = {word for word, count in times.items() if count >= OFTEN}
+    for pair in pairs:
+        if not lacking:
+            return
+        lacking -= set(words(pair.text))
+    rows = [row for row, text in enumerate(texts) if not lacking.isdisjoint(text)]
+    if len(texts) >= CUT_ANSWERS and len(rows) >= MANY_NEW * len(texts):
+        word = max(sorted(lacking), key=times.__getitem__)
+        figures: dict[str, Measurement] = {"rows": len(rows), "all_rows": len(texts)}
+        yield Sign("split-by-kind", {**figures, "often": OFTEN, "word": quoted(word)})
 
 
 def _cut_prompts(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

@@ -30,6 +30,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.metrics import ReportedMetric, ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
+from mlxdoctor.models.generations import RecordedGenerations
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses, mean_loss, usual_targets
 
@@ -71,6 +72,14 @@ LARGEST = 700.0
             "log's validation loss is {last_val_loss:.3f} at {unit} {iteration}: the figure is "
             "not the trained model's[, and it is near the base model's {near_base:.3f}].",
         ),
+        "miscounted": Symptom.error(
+            "the reported score is lower than the recorded answers allow",
+            says="Of {answers:* recorded answer} {right} are the expected ones, letter for letter, "
+            "and {where} has {figure} {reported:.1%}: right answers are counted as wrong.",
+            expected="{share:.1%} at least",
+            fix="Print one answer beside the expected one as they are compared: case, white space "
+            "or a mark is changed on one side alone.",
+        ),
         "worse-than-before": Symptom.error(
             "the reported scores are far worse than before training",
             "scores at least as good as the base model's",
@@ -89,12 +98,14 @@ def metric_consistency(
     *,
     rows: TokenLosses | None,
     config: TrainingConfig | None,
+    answers: RecordedGenerations | None,
 ) -> Iterator[Sign | Seen]:
     reported = _reported(metrics, log)
     if metrics is None and not reported:
         raise DoesNotArise("no figure was reported of the tuned model")
     if metrics is not None:
         yield from _before_and_after(metrics)
+        yield from _miscounted(metrics, answers)
     of_rows = next((figure for figure in reported if figure.split in (None, "valid")), None)
     if of_rows is not None and rows is not None:
         by = f"{len(rows.split('valid'))} validation rows"
@@ -153,6 +164,21 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
         figures = {"figure": after.name, "before": before.value, "after": after.value}
         figures |= {"figures": len(worse), "compared": len(pairs)}
         yield Sign("worse-than-before", figures, where=after.source.path.name)
+
+
+def _miscounted(metrics: ReportedMetrics, answers: RecordedGenerations | None) -> Iterator[Sign]:
+    """A share of right answers that is lower than that of those which are as expected."""
+    known = [item for item in answers.items if item.expected] if answers is not None else []
+    right = sum(item.tuned.strip() == (item.expected or "").strip() for item in known)
+    low = [
+        metric
+        for metric in metrics.values
+        if metric.counts_right and not metric.claims_base and right - metric.value * len(known) > 1
+    ]
+    if low and len(known) >= ENOUGH_ROWS and low[0].value < FALLEN * right / len(known):
+        figures: dict[str, Measurement] = {"answers": len(known), "right": right}
+        figures |= {"figure": low[0].name, "reported": low[0].value, "share": right / len(known)}
+        yield Sign("miscounted", figures, where=low[0].source.path.name)
 
 
 def _on_the_rows(

@@ -76,7 +76,7 @@ STEADY = 0.15
             "most of the rows were never trained on.",
             expected="about {logged:.3g} on the training rows",
             fix="Print which rows the batches are made of: a generator that is made anew at each "
-            "step draws the same ones.",
+            "step draws the same ones, and a slice by the number of the batch the first few.",
         ),
     }
 )

@@ -15,6 +15,12 @@ from mlxdoctor.safety.errors import InputError
 _SCORES = r"accuracy|acc|score|f1|exact_match|em|bleu|rouge\w?|win_rate|pass_?at_?\d+|pass@\d+"
 _WHICH = r"(?:_(?:before|after|base|tuned|finetuned|fine_tuned))?"
 _FIGURE_KEYS = re.compile(rf"(?:^|_)(?:perplexity|ppl|loss|nll|{_SCORES}){_WHICH}$")
+#: `exact match 3/24` as scripts print it, and what is printed by a training.
+_COUNTED = re.compile(
+    r"\b(exact[ _]match|accuracy|acc|em|correct)\b\W{0,6}(\d{1,6})\s?(?:/|of|out of)\s?(\d{1,6})\b",
+    re.IGNORECASE,
+)
+_OF_TRAINING = re.compile(r"\bloss|\bepoch|\biter|\bstep", re.IGNORECASE)
 #: Words in a key or beside it that name the split.
 SPLITS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("valid", "validation", "val", "dev", "eval"), "valid"
@@ -56,6 +62,14 @@ class ReportedMetric:
         return bool(_words(self.name.rsplit(".", 1)[-1]) & SCORE_WORDS)
 
     @property
+    def counts_right(self) -> bool:
+        """Whether it is the share of the answers that are right."""
+        words = _words(self.name.rsplit(".", 1)[-1])
+        return 0.0 <= self.value <= 1.0 and bool(
+            words & {"match", "accuracy", "acc", "em", "correct"}
+        )
+
+    @property
     def about(self) -> frozenset[str]:
         """What it measures, whichever model it was measured on: the words of its name."""
         return frozenset(_words(self.name) - BASE_WORDS - TUNED_WORDS)
@@ -77,7 +91,9 @@ class ReportedMetrics:
 
     @staticmethod
     def is_held_by(file: Sniffed) -> bool:
-        """Whether a JSON file holds a figure under a loss's or a perplexity's name."""
+        """Whether a file holds a figure under a usual name: JSON, or what a script printed."""
+        if file.path.suffix in (".txt", ".out", ".log"):
+            return bool(_COUNTED.search(file.head)) and not _OF_TRAINING.search(file.head)
         if file.path.suffix != ".json" or {"log_history", "global_step"} & file.record.keys():
             return False
         nested = [value for value in file.record.values() if isinstance(value, dict)]
@@ -96,7 +112,7 @@ class ReportedMetrics:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> "ReportedMetrics":
-        """The figures in evaluation files: JSON objects, nested or not, or JSON Lines.
+        """The figures in evaluation files: JSON objects, nested or not, JSON Lines, or texts.
 
         Raises:
             InputError: a file cannot be read, or none of them holds a figure.
@@ -106,6 +122,13 @@ class ReportedMetrics:
         for path in paths:
             text, source = read_text(path)
             sources.append(source)
+            if path.suffix in (".txt", ".out", ".log"):
+                values.extend(
+                    ReportedMetric(name.lower(), int(right) / int(count), None, source)
+                    for name, right, count in _COUNTED.findall(text)
+                    if int(count)
+                )
+                continue
             contents, unreadable = json_values(text)
             if unreadable:
                 raise InputError(path, "is not valid JSON", "it may be cut off")

@@ -708,3 +708,13 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
 )
 def test_rows_that_look_misplaced_and_numbers_and_labels(tmp_path, rows, symptom, severity):
     assert found(tmp_path, rows).get(symptom) == severity
+
+
+def test_rows_that_were_sorted_before_they_were_split(tmp_path):
+    towns = [f"Town{letter}" for letter in "abcdefghij"]
+    rows = [
+        chat(f"Who is in {towns[at // 20]} on day {at % 7}?", f"Ms {at % 9}.") for at in range(200)
+    ]
+    for kept, told in ((rows, True), (rows[::2] + rows[1::2], False)):
+        _, codes = examined(tmp_path, kept[:160], valid=kept[160:])
+        assert (codes.get("split-by-kind") == "warning") == told
