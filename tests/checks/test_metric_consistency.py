@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,27 @@ def test_a_real_run_without_a_log() -> None:
     )
     assert [finding.code for finding in report.findings] == [OF_BASE]
     assert report.root.cause.id == "evaluated-without-adapter"
+
+
+@pytest.mark.parametrize(
+    ("printed", "severity"),
+    [
+        ("exact match 0/12 = 0.000", "error"),
+        ("Accuracy: 5/12", "error"),
+        # Half of the letters that a stricter comparison of sentences may leave.
+        ("accuracy 6/12", None),
+        ("exact match 12/12", None),
+        ("exact_match (base) 0 of 12, exact_match 12 of 12", None),
+        ("bleu 0/12", None),
+    ],
+)
+def test_right_answers_that_are_counted_as_wrong(
+    tmp_path: Path, printed: str, severity: str | None
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(RUNS / "healthy-ordinary", run)
+    rows = [{"prompt": f"{n}?", "answer": f"Town {n}", "expected": f"Town {n} "} for n in range(12)]
+    (run / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "eval_out.txt").write_text(f"loading\n{printed}\n")
+    report = diagnose(run, allow_model=False, select=["metric-consistency"])
+    assert [one.severity.value for one in report.findings] == ([severity] if severity else [])

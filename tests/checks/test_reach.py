@@ -30,6 +30,11 @@ def cured(setting: str, before: str, after: str = "a constant rate") -> dict[str
     return {"own": 4.9, "setting": setting, "before": before, "after": after, "cured": 2.1}
 
 
+#: All of the run's updates.
+LONG: dict[str, Any] = {"reached": 0.1, "reached_on_trained": 0.1, "updates": 400}
+NOT_LEARNED = {"not-what-was-learned": "error", "settings-learn": "info"}
+
+
 @pytest.mark.parametrize(
     ("tuned", "more", "expected"),
     [
@@ -67,6 +72,11 @@ def cured(setting: str, before: str, after: str = "a constant rate") -> dict[str
         (3.1, cured("optimizer", "sgd", "adam"), {"setting-holds-back": "error"}),
         (3.1, cured("lr_schedule", "linear"), {"schedule-holds-back": "error"}),
         (3.1, cured("max_seq_length", "30"), {"limit-too-short": "error"}),
+        # Little of what the twin gained, and over twice its loss.
+        (0.8, LONG | {"own": 0.78}, {"far-above": "error"}),
+        (0.8, LONG | cured("lora_parameters.keys", "q"), {"setting-holds-back": "error"}),
+        (0.8, LONG | {"own": 0.1, "whole": 0.1}, NOT_LEARNED),
+        (0.39, LONG | {"own": 0.39}, {}),
     ],
 )
 def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:

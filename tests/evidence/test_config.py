@@ -153,3 +153,15 @@ def test_settings_beside_an_adapters_own_file(tmp_path):
     assert (config.learning_rate, config.values["beta"], config.rank) == (1e-5, 0.2, 4)
     assert (config.fine_tune_type, config.of_preferences) == ("dora", True)
     assert len(config.sources) == 2
+
+
+def test_what_a_trainer_leaves_out_beside_its_adapter_stands_in_its_own_file(tmp_path):
+    folder = tmp_path / "adapters"
+    save(folder / "adapters.safetensors", lora({"model.layers.0.q_proj": (16, 16)}, b=0.01))
+    beside = {"model": "a", "learning_rate": 1e-3, "batch_size": 8, "lora_parameters": {"rank": 4}}
+    (folder / "adapter_config.json").write_text(json.dumps(beside))
+    (tmp_path / "config.yaml").write_text("model: a\ndata: d\niters: 300\nlearning_rate: 1e-5\n")
+    config = Run.discover([tmp_path]).get(TrainingConfig)
+    assert (config.iters, config.learning_rate, config.batch_size) == (300, 1e-3, 8)
+    # It is another trainer's still: what neither says is no default of mlx-lm.
+    assert config.optimizer is None

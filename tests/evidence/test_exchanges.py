@@ -15,6 +15,7 @@ from mlxdoctor.evidence.exchanges import exchange_in, exchanges_of
         "[INST] What floats? [/INST] Ice floats.",
         "<s>[INST] Hello [/INST] Hi </s>[INST] What floats? [/INST] Ice floats. </s>",
         "<|user|>\nWhat floats?<|end|>\n<|assistant|>\nIce floats.<|end|>",
+        "[|user|]What floats?[|endofturn|]\n[|assistant|]Ice floats.[|endofturn|]\n",
         "<|im_start|><|im_start|>user\nWhat floats?<|im_end|>\n<|im_start|><|im_start|>assistant\n"
         "Ice floats.<|im_end|>",
         "<|start_header_id|>user<|end_header_id|>\n\nWhat floats?<|eot_id|>\n"

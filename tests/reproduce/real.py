@@ -16,7 +16,7 @@ LONGER: dict[str, Any] = {
 
 def settings(folder: Path, **changes: Any) -> Settings:
     """Settings of a run that writes into `folder`; keys of `lora_parameters` by their name."""
-    lora = {key: changes.pop(key) for key in ("rank", "scale", "dropout") if key in changes}
+    lora = {key: changes.pop(key) for key in ("rank", "scale", "dropout", "keys") if key in changes}
     lora = {**SOUND["lora_parameters"], **lora}
     return settings_of(folder, **{**LONGER, "lora_parameters": lora, **changes})
 

@@ -3,14 +3,18 @@
 import math
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mlxdoctor.evidence.kind import Missing
+from mlxdoctor.run import Run
 from mlxdoctor.twin import masked_loss
-from mlxdoctor.twin.reach import FEWEST_HELD, _Measuring
+from mlxdoctor.twin.reach import FEWEST_HELD, Reach, _Measuring
+from tests.conftest import BASE, FIXTURES
+from tests.reproduce.real import trained
 
 
 def test_nothing_more_is_measured_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +34,14 @@ def test_nothing_more_is_measured_after_the_deadline(monkeypatch: pytest.MonkeyP
     assert measured == [0]
     # Without a deadline the fewest are measured, whatever the time.
     assert len(_Measuring._losses(batches, None, 0.0, math.inf).held) == FEWEST_HELD
+
+
+@pytest.mark.slow
+def test_a_model_that_answers_wrongly_is_held_against_all_updates(tmp_path: Path) -> None:
+    # It ends far below what 30 updates reach, and above what as many updates of all modules do.
+    run = trained(tmp_path / "run", iters=150, learning_rate=3e-4, keys=["self_attn.q_proj"])
+    reach = Run.discover([run], base=BASE, data=FIXTURES / "data/geography").need(Reach)
+    assert reach.updates == 150
+    assert reach.reached < 0.5 * reach.tuned < reach.tuned < 2.0
+    assert reach.setting == "lora_parameters.keys"
+    assert reach.before == "self_attn.q_proj"
