@@ -127,9 +127,9 @@ RANK = 0.65
 #: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
 #: what is read off a text is shorter.
 GIVEN, GIVEN_WORDS = 0.8, 3
-#: Validation rows in which a word that no training row has is no chance, and share of the rows that
-#: have such a word: 0.9 and more where cities were sorted before the split.
-OFTEN, MANY_NEW = 3, 0.5
+#: Fewest validation rows with a word that no training row has, the probability of that by chance,
+#: and share of the rows that have such a word: 0.9 where cities were sorted before the split.
+OFTEN, BY_CHANCE, MANY_NEW = 3, 0.001, 0.5
 #: Different answers, up to which they are labels to choose from: the prompt held its own label and
 #: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
 LABELS = 30
@@ -502,7 +502,10 @@ def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     sample = [valid.pairs[place] for place in evenly(len(valid.pairs))]
     texts = [set(words(pair.text)) for pair in sample]
     times = Counter(word for text in texts for word in text)
-    lacking = {word for word, count in times.items() if count >= OFTEN}
+    # Dealt out at random, a word would be in none but these rows with this share to its power.
+    share = len(texts) / (len(texts) + len(pairs))
+    often = max(OFTEN, math.ceil(math.log(BY_CHANCE) / math.log(share)))
+    lacking = {word for word, count in times.items() if count >= often}
     for pair in pairs:
         if not lacking:
             return
@@ -511,7 +514,7 @@ def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     if len(texts) >= CUT_ANSWERS and len(rows) >= MANY_NEW * len(texts):
         word = max(sorted(lacking), key=times.__getitem__)
         figures: dict[str, Measurement] = {"rows": len(rows), "all_rows": len(texts)}
-        yield Sign("split-by-kind", {**figures, "often": OFTEN, "word": quoted(word)})
+        yield Sign("split-by-kind", {**figures, "often": often, "word": quoted(word)})
 
 
 def _cut_prompts(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

@@ -718,3 +718,5 @@ def test_rows_that_were_sorted_before_they_were_split(tmp_path):
     for kept, told in ((rows, True), (rows[::2] + rows[1::2], False)):
         _, codes = examined(tmp_path, kept[:160], valid=kept[160:])
         assert (codes.get("split-by-kind") == "warning") == told
+    # Few rows to train on lack many words by chance.
+    assert "split-by-kind" not in examined(tmp_path, rows[:12], valid=rows[160:])[1]
