@@ -9,12 +9,13 @@ show what the rows can teach; a run of hundreds that ends far above that went wr
 
 How it is measured. A fresh adapter is trained on the run's own rows for 30 updates, with Adam at a
 usual rate for the model's size. The losses of base model, tuned model and that adapter on the same
-held-out answers are compared. Where the run lacks much of what the adapter gained, its own settings
-are tried for as many updates, and then with one of them changed back at a time. Where the log's
-losses are not those of mlx-lm step for step, all of the run's updates are made again with its own
-settings, if there is time: a trainer that computes something else has to be as good. Of a plan
-(`preflight --steps`) the own settings stand for the tuned model, at the highest rate of the
-schedule.
+held-out answers are compared. A run that is past that, and mostly gives other answers than its
+rows, is held against as many updates as it read batches, if there is time. Where the run lacks much
+of what the adapter gained, its own settings are tried for as many updates, and then with one of
+them changed back at a time. Where the log's losses are not those of mlx-lm step for step, all of
+the run's updates are made again with its own settings, if there is time: a trainer that computes
+something else has to be as good. Of a plan (`preflight --steps`) the own settings stand for the
+tuned model, at the highest rate of the schedule.
 
 When it is wrong. A run of very few updates, one on rows that teach slowly, or one that was to
 learn little. Rows that were edited after the run are other rows.

@@ -336,11 +336,11 @@ class _Measuring:
     def _to_the_end(
         self, found: Reach, untouched: _Losses, tuned: _Losses, reference: Settings
     ) -> Reach:
-        """Against as many of the twin's updates as the run made, if these reach far less."""
+        """Against an update of the twin for each of the run's batches, if these reach far less."""
         stated, few = self._stated(found), self.updates
         if stated is None:
             return found
-        self.updates = max(updates_of(self.settings), few)
+        self.updates = max(self.settings.iters, few)
         made = self._after(replace(reference, learning_rate=found.rate), self.updates)
         if made is not None:
             longer = self._found(untouched, tuned, made, found.rate)
