@@ -70,13 +70,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
 @check(
     codes={
-        "some-kinds": Symptom.info(
-            "the adapter has factors for some kinds of modules alone",
-            says="The configuration names no modules, where mlx-lm adapts all kinds of a layer's; "
-            "the file has no factors for {lacking}.",
-            expected="factors for every kind of module that was trained",
-            fix="compare the file's names with tree_flatten(model.trainable_parameters())",
-        ),
         "missing-modules": Symptom.warning(
             "modules that the configuration names have no factors",
             says="[{missing} of the {expected} {what} that the configuration names have no factors|"
@@ -317,10 +310,6 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         figures = {"missing": missing, "expected": expected, "what": what}
         severity = Severity.ERROR if is_certain else None
         yield Sign("missing-modules", figures, some_of(names) or None, severity=severity)
-    if targets is not None and config.keys is None and not by_mlx_lm(config):
-        present = {module.name.rpartition(".")[2] for module in adapter.modules}
-        if lacking := {name.rpartition(".")[2] for name in targets} - present:
-            yield Sign("some-kinds", {"lacking": ", ".join(sorted(lacking))})
 
 
 def _missing_targets(

@@ -199,7 +199,7 @@ LABELS = 30
             "prompts are cut at one length",
             says="{rows} of {all_rows} prompts have a line of exactly {length} characters, the "
             "greatest length, such as {prompt}. {mid_word:.0%} of those end in the middle of a "
-            "word: what was cut off can't be answered from.",
+            "word: what the answer says may be in what was cut off.",
             expected="prompts as they will be asked",
             fix="write the rows again without the limit on the length of a text",
         ),
@@ -209,13 +209,14 @@ LABELS = 30
             expected="text as people write it: the chat template adds the rest",
             fix="{fix}",
         ),
-        "split-by-kind": Symptom.warning(
+        "split-by-kind": Symptom.info(
             "validation rows are about what no training row is about",
             says="{rows} of {all_rows} validation rows have a word in them that stands in at least "
-            "{often} of them and in no training row, such as {word}: the rows were sorted when "
-            "they were split.",
+            "{often} of them and in no training row, such as {word}: the rows were split by what "
+            "they are about, or were sorted when they were split.",
             expected="words that recur in one split, in the other as well",
-            fix="shuffle all rows before they are split, and train again",
+            fix="shuffle all rows before they are split, unless the model is to answer about other "
+            "things than those that it was trained on",
         ),
         "said-over": Symptom.warning(
             "validation rows ask for what training rows ask for, in other words",
@@ -312,7 +313,8 @@ def data_quality(
         if config is not None and config.mask_prompt:
             yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
-        yield from _cut_prompts(train, pairs)
+        test = dataset.splits.get("test")
+        yield from _cut_prompts(train, pairs, test.pairs if test is not None else ())
         yield from _given_away(train, pairs)
         if valid is not None and valid.format == train.format:
             yield from _said_over(valid, pairs)
@@ -517,21 +519,30 @@ def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         yield Sign("split-by-kind", {**figures, "often": often, "word": quoted(word)})
 
 
-def _cut_prompts(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    """Prompts in which a text was put that an export had cut."""
-    prompts = [pair.prompt.splitlines() for pair in pairs]
-    times = Counter(line for lines in prompts for line in set(lines))
-    # What all prompts have is an instruction.
-    own = [[line for line in lines if 2 * times[line] < len(pairs)] for lines in prompts]
-    longest = [max(lines, key=len, default="") for lines in own]
+def _cut_prompts(split: Split, pairs: Sequence[Pair], other: Sequence[Pair]) -> Iterator[Sign]:
+    """Prompts in which a text was put that an export had cut; `other`: those that are tested."""
+    longest = _own_lines(pairs)
     different = list(dict.fromkeys(longest))
     cut = cut_at_one_length(different)
-    is_text = cut.length >= CUT_LENGTH and len(different) >= CUT_ANSWERS
-    if is_text and cut.share >= MANY_CUT and cut.mid_word >= MID_WORD:
+    # Windows of one length are as they were meant; where other rows have more, they are not.
+    is_whole_elsewhere = max(map(len, _own_lines(other)), default=0) > cut.length
+    is_cut = cut.share >= MANY_CUT and cut.mid_word >= MID_WORD
+    is_cut &= is_whole_elsewhere or cut.share < ALL_CUT
+    if is_cut and cut.length >= CUT_LENGTH and len(different) >= CUT_ANSWERS:
         rows = [row for row, line in enumerate(longest) if len(line) == cut.length]
         prompt, steps = quoted(longest[rows[0]]), (math.inf, 0.0, MANY_CUT)
         measured: dict[str, Measurement] = {"length": cut.length, "mid_word": cut.mid_word}
-        yield from _graded("cut-prompts", split, rows, steps, {**measured, "prompt": prompt})
+        measured |= {"prompt": prompt}
+        yield from _graded("cut-prompts", split, rows, steps, measured, is_sure=is_whole_elsewhere)
+
+
+def _own_lines(pairs: Sequence[Pair]) -> list[str]:
+    """The longest line of each prompt that is none which most prompts have."""
+    prompts = [pair.prompt.splitlines() for pair in pairs]
+    times = Counter(line for lines in prompts for line in set(lines))
+    # What all prompts have is an instruction.
+    own = [[line for line in lines if 2 * times[line] <= len(pairs)] for lines in prompts]
+    return [max(lines, key=len, default="") for lines in own]
 
 
 def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:

@@ -234,10 +234,12 @@ def _epochs(log: TrainingLog) -> tuple[int, int]:
     segment, stated = log.main, log.notes.header.get("epochs", "").replace(",", "")
     counted = segment.finite("epoch").values
     if segment.axis == "epoch":
-        counted = np.array([max(series.iterations[-1] for series in segment.series.values())])
+        ends = [one.iterations[[0, -1]] for one in segment.series.values()]
+        counted = np.array([np.min(ends), np.max(ends)], dtype=np.float64)
     if not (stated.isdigit() and len(counted) and is_alone(log)):
         return 0, 0
-    return math.ceil(counted[-1]), int(stated)
+    is_from_zero = counted[0] == 0.0 and bool(np.all(counted == np.rint(counted)))
+    return math.ceil(counted[-1]) + is_from_zero, int(stated)
 
 
 def _bar(log: TrainingLog) -> tuple[int, int, int]:

@@ -264,6 +264,7 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
     band = band if len(values) >= 6 else 0.0
     return figures | {
         "is_few": is_few,
+        "by_heart": "",
         "is_many": not is_few,
         "after_lowest": len(later),
         # So many of the last validations were each above the one before.

@@ -16,7 +16,7 @@ from mlxdoctor.evidence.adapter import FILE_NAMES, adapter_file
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.dataset import SPLITS, Features, is_log
 from mlxdoctor.evidence.logs.metric_names import HELD_OUT, STEPS, snake_case
-from mlxdoctor.evidence.metrics import ReportedMetrics
+from mlxdoctor.evidence.metrics import PRINTED, ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import RunFiles, is_model_folder, is_recorded_answer, iteration_in
 from mlxdoctor.evidence.source import Sniffed, read_json_object, require_file
@@ -286,4 +286,5 @@ _BY_CONTENT: tuple[tuple[str, frozenset[str], Callable[[Sniffed], bool]], ...] =
     ("config", _SETTINGS_SUFFIXES, TrainingConfig.is_held_by),
     ("metrics", _TEXT_SUFFIXES, ReportedMetrics.is_held_by),
     ("logs", _TEXT_SUFFIXES, lambda file: looks_like_log(file.path)),
+    ("metrics", PRINTED, ReportedMetrics.is_printed_in),
 )

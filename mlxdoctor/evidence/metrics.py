@@ -15,12 +15,15 @@ from mlxdoctor.safety.errors import InputError
 _SCORES = r"accuracy|acc|score|f1|exact_match|em|bleu|rouge\w?|win_rate|pass_?at_?\d+|pass@\d+"
 _WHICH = r"(?:_(?:before|after|base|tuned|finetuned|fine_tuned))?"
 _FIGURE_KEYS = re.compile(rf"(?:^|_)(?:perplexity|ppl|loss|nll|{_SCORES}){_WHICH}$")
-#: `exact match 3/24` as scripts print it, and what is printed by a training.
+#: `exact match 3/24` as scripts print it.
 _COUNTED = re.compile(
-    r"\b(exact[ _]match|accuracy|acc|em|correct)\b\W{0,6}(\d{1,6})\s?(?:/|of|out of)\s?(\d{1,6})\b",
+    r"\b(exact[ _]match|accuracy)\b\W{0,6}(\d{1,6})\s?(?:/|of|out of)\s?([1-9]\d{0,5})\b",
     re.IGNORECASE,
 )
-_OF_TRAINING = re.compile(r"\bloss|\bepoch|\biter|\bstep", re.IGNORECASE)
+#: Files of what a script printed.
+PRINTED = frozenset((".txt", ".out", ".log"))
+#: Shares of answers that are right.
+_OF_RIGHT = frozenset({"accuracy", "acc", "exact_match", "exact match", "em", "correct"})
 #: Words in a key or beside it that name the split.
 SPLITS = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("valid", "validation", "val", "dev", "eval"), "valid"
@@ -40,6 +43,7 @@ class ReportedMetric:
     Attributes:
         name: its key, with the keys above it: `valid.perplexity`.
         value: the figure; losses in nats.
+        count: of how many answers it is the share that is right; None where that is not said.
         split: "train", "valid", "test", or None where the file does not say.
     """
 
@@ -47,6 +51,7 @@ class ReportedMetric:
     value: float
     split: str | None
     source: Source
+    count: int | None = None
 
     @property
     def loss(self) -> float:
@@ -64,10 +69,7 @@ class ReportedMetric:
     @property
     def counts_right(self) -> bool:
         """Whether it is the share of the answers that are right."""
-        words = _words(self.name.rsplit(".", 1)[-1])
-        return 0.0 <= self.value <= 1.0 and bool(
-            words & {"match", "accuracy", "acc", "em", "correct"}
-        )
+        return 0.0 <= self.value <= 1.0 and self.name.lower().rsplit(".", 1)[-1] in _OF_RIGHT
 
     @property
     def about(self) -> frozenset[str]:
@@ -91,9 +93,7 @@ class ReportedMetrics:
 
     @staticmethod
     def is_held_by(file: Sniffed) -> bool:
-        """Whether a file holds a figure under a usual name: JSON, or what a script printed."""
-        if file.path.suffix in (".txt", ".out", ".log"):
-            return bool(_COUNTED.search(file.head)) and not _OF_TRAINING.search(file.head)
+        """Whether a JSON file holds a figure under a loss's or a perplexity's name."""
         if file.path.suffix != ".json" or {"log_history", "global_step"} & file.record.keys():
             return False
         nested = [value for value in file.record.values() if isinstance(value, dict)]
@@ -102,6 +102,11 @@ class ReportedMetrics:
             for one in (file.record, *nested)
             for key, value in one.items()
         )
+
+    @staticmethod
+    def is_printed_in(file: Sniffed) -> bool:
+        """Whether a text, which is no training log, says how many answers were right."""
+        return file.path.suffix in PRINTED and _COUNTED.search(file.head) is not None
 
     @classmethod
     def find(cls, run: RunView) -> "ReportedMetrics":
@@ -122,11 +127,10 @@ class ReportedMetrics:
         for path in paths:
             text, source = read_text(path)
             sources.append(source)
-            if path.suffix in (".txt", ".out", ".log"):
+            if path.suffix in PRINTED:
                 values.extend(
-                    ReportedMetric(name.lower(), int(right) / int(count), None, source)
+                    ReportedMetric(name.lower(), int(right) / int(count), None, source, int(count))
                     for name, right, count in _COUNTED.findall(text)
-                    if int(count)
                 )
                 continue
             contents, unreadable = json_values(text)

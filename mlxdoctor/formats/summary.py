@@ -159,13 +159,13 @@ def _inconclusive(report: Report) -> str:
     """The title of a run of which it is not known whether it is sound."""
     if report.unreadable:
         return "Inconclusive: not every file could be read"
-    if any(one.code == OVERFITTING for one in report.findings):
-        what = "the validation loss rose while the training loss fell"
-        return f"Inconclusive: {what}, and too little shows what that cost"
     if any(one.learned for one in report.seen):
         if report.next is not None and report.next.command:
             return "Inconclusive: it learned and nothing speaks against it, but no model was run"
         return "Inconclusive: it learned, and too little is known to call it healthy"
+    if any(one.code == OVERFITTING for one in report.findings):
+        what = "the validation loss rose while the training loss fell"
+        return f"Inconclusive: {what}, and too little shows what that cost"
     if {one.kind for one in report.evidence} == {"dataset"}:
         return "Inconclusive: these are training data, and nothing that a run left is with them"
     if any(one.stood for one in report.seen):

@@ -238,7 +238,7 @@ def figures(series: Series) -> dict[str, Measurement]:
         named["coarse"] = 10.0**-facts.decimals / facts.median
     if facts.is_constant:
         named["constant"] = facts.first
-    named |= _recurring(values, facts) | _leap(values, series.finite.iterations)
+    named |= _recurring(values, facts) | _leap(values, series.finite.iterations, facts.end)
     if facts.repeats is not None:
         named["repeats_from"] = int(series.iterations[facts.repeats.period])
     if facts.jump is not None:
@@ -249,7 +249,6 @@ def figures(series: Series) -> dict[str, Measurement]:
     change, noise = facts.end - facts.start, max(facts.noise, 1e-9)
     named |= {"gained": change, "gained_noises": change / noise}
     named |= {"dropped": -change, "dropped_noises": -change / noise}
-    named["below_first"] = facts.first - facts.last
     if facts.start > 0.0:
         named["grown"] = change / facts.start
     fall, rise = facts.start - facts.minimum, facts.end - facts.minimum
@@ -262,6 +261,7 @@ def figures(series: Series) -> dict[str, Measurement]:
     named |= _extremes(values, series.finite.iterations, facts.median)
     if facts.first > 0.0:
         named["over_first"] = facts.highest / facts.first
+        named["kept_of_first"] = facts.last / facts.first
     # A sound run's gradients begin high.
     if len(values) > SETTLING and facts.median > 0:
         named["late_peak"] = float(values[SETTLING:].max() / facts.median)
@@ -295,8 +295,8 @@ def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Mea
     return named
 
 
-def _leap(values: NDArray[np.float64], at: NDArray[np.int64]) -> dict[str, Measurement]:
-    """Where values go up at once, and the next stay above those before."""
+def _leap(values: NDArray[np.float64], at: NDArray[np.int64], end: float) -> dict[str, Measurement]:
+    """Where values go up at once, and how far above those before the last ones are."""
     if len(values) <= STAYS:
         return {}
     windows = np.lib.stride_tricks.sliding_window_view
@@ -306,6 +306,7 @@ def _leap(values: NDArray[np.float64], at: NDArray[np.int64]) -> dict[str, Measu
     return {
         "leap": float(after[place] - before[place]),
         "leap_times": float(after[place] / before[place]) if before[place] > 0.0 else None,
+        "leap_left": float(end - before[place]),
         "leap_from": float(values[place]),
         "leap_to": float(values[place + 1]),
         "leap_at": int(at[place + 1]),

@@ -60,10 +60,11 @@ LACKING = 0.05
 ALIKE = 0.9
 #: Of that gap, or of what the twin gained if that is less, what the right change leaves at most.
 CLOSED = 0.5
-#: Nats a token from which on a model is held against all of the run's updates, if fewer than this
-#: share of its answers, of so many at least, are the expected ones; and what the twin is lower by
-#: then, beside half, where the run lacks something.
-POOR, RIGHT, ENOUGH_ANSWERS = 0.3, 0.5, 8
+#: Nats a token below which a loss is low, and by which the twin's is lower where a run is far off.
+POOR = 0.3
+#: Share of the answers that are right below which a model answers wrongly, fewest answers that
+#: tell, and most words of an answer that a model gives as it was taught, or not.
+RIGHT, ENOUGH_ANSWERS, SHORT_ANSWER = 0.5, 8, 24
 #: A dropout that is a fault by itself: trainers use 0 to 0.3.
 UNUSUAL = 0.5
 
@@ -313,11 +314,21 @@ class _Measuring:
         return self._explained(found, reference) if found.falls_short else found
 
     def _answers_wrongly(self, found: Reach) -> bool:
-        """Whether the model mostly gives other answers than the rows: its loss could be lower."""
-        answers = self.run.get(Generations) if found.tuned >= POOR and self.models else None
-        known = [item for item in answers.items if item.expected] if answers is not None else []
-        right = sum(answer_words(item.tuned) == answer_words(item.expected or "") for item in known)
-        return len(known) >= ENOUGH_ANSWERS and right < RIGHT * len(known)
+        """Whether the model mostly gives other answers than the short ones of the rows.
+
+        Long ones are said in other words by any model, and its loss stays where it is.
+        """
+        # Of rows that the twin is trained on its loss tells nothing.
+        if found.tuned < POOR or self.models is None or self.split != "validation":
+            return False
+        answers = self.run.get(Generations)
+        pairs = [
+            (answer_words(item.tuned), answer_words(item.expected))
+            for item in (answers.items if answers is not None else ())
+            if item.expected
+        ]
+        short = [own == wanted for own, wanted in pairs if len(wanted) <= SHORT_ANSWER]
+        return len(short) >= max(ENOUGH_ANSWERS, len(pairs) / 2) and sum(short) < RIGHT * len(short)
 
     def _stated(self, found: Reach) -> Reach | None:
         """With the run's own settings, or those that stand for it; None where it left too few."""
@@ -337,7 +348,8 @@ class _Measuring:
         self, found: Reach, untouched: _Losses, tuned: _Losses, reference: Settings
     ) -> Reach:
         """Against an update of the twin for each of the run's batches, if these reach far less."""
-        stated, few = self._stated(found), self.updates
+        settings, few = self.settings, self.updates
+        stated = self._stated(found)
         if stated is None:
             return found
         self.updates = max(self.settings.iters, few)
@@ -345,8 +357,8 @@ class _Measuring:
         if made is not None:
             longer = self._found(untouched, tuned, made, found.rate)
             if longer.is_far:
-                return replace(longer, assumes_adam=stated.assumes_adam)
-        self.updates = few
+                return replace(longer, assumes_adam=stated.assumes_adam, whole=found.whole)
+        self.settings, self.updates = settings, few
         return found
 
     def _found(self, untouched: _Losses, tuned: _Losses, reached: _Losses, rate: float) -> Reach:

@@ -259,7 +259,7 @@ CUT_SENTENCES = [
         # A language whose words are all as long.
         (asked([alike(at) for at in range(120)]), "cut-answers", None),
         # Texts that prompts are about, cut by an export, whole, and made of one length.
-        (about(40), "cut-prompts", "error"),
+        (about(40), "cut-prompts", None),
         (about(400), "cut-prompts", None),
         (about(16), "cut-prompts", None),
         ([chat(f"Who has {code}?", "I.") for code in HEX], "cut-prompts", None),
@@ -710,6 +710,12 @@ def test_rows_that_look_misplaced_and_numbers_and_labels(tmp_path, rows, symptom
     assert found(tmp_path, rows).get(symptom) == severity
 
 
+def test_prompts_that_are_whole_where_they_are_tested(tmp_path):
+    for length, severity in ((40, "error"), (400, None)):
+        test = about(400)[:20]
+        assert found(tmp_path, about(length), test=test).get("cut-prompts") == severity
+
+
 def test_rows_that_were_sorted_before_they_were_split(tmp_path):
     towns = [f"Town{letter}" for letter in "abcdefghij"]
     rows = [
@@ -717,6 +723,6 @@ def test_rows_that_were_sorted_before_they_were_split(tmp_path):
     ]
     for kept, told in ((rows, True), (rows[::2] + rows[1::2], False)):
         _, codes = examined(tmp_path, kept[:160], valid=kept[160:])
-        assert (codes.get("split-by-kind") == "warning") == told
+        assert (codes.get("split-by-kind") == "info") == told
     # Few rows to train on lack many words by chance.
     assert "split-by-kind" not in examined(tmp_path, rows[:12], valid=rows[160:])[1]

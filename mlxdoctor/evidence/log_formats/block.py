@@ -55,7 +55,11 @@ class Block(LineFormat):
         if number - self._line > MAX_BLOCK or (self._row and text and not text.strip("=")):
             self.finish()
             return False
-        entry = _ENTRY.match(line) or _CELLS.match(line)
+        entry = (_ENTRY.match(line) if self._step else None) or _CELLS.match(line)
+        if entry is None and not self._step and text.strip(_DRAWN):
+            # A box has nothing but cells.
+            self.finish()
+            return False
         if entry is None:
             return not text.strip(_DRAWN)
         label, rest = entry.groups()
@@ -69,7 +73,8 @@ class Block(LineFormat):
     def finish(self) -> None:
         counted = next((self._row[name] for name in _COUNTERS if name in self._row), None)
         step = self._step or (None if counted is None else ("step", counted))
-        if is_report(self._row):
+        # A box of settings has names like those of metrics, and counts nothing.
+        if is_report(self._row) and step is not None:
             row = {name: value for name, value in self._row.items() if name not in _COUNTERS}
             self.add(self._line, step, row)
         self._is_open, self._row = False, {}

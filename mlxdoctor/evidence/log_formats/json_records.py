@@ -18,12 +18,14 @@ from mlxdoctor.evidence.logs.log_format import (
     axis_of,
 )
 from mlxdoctor.evidence.logs.metric_names import (
+    ROLES,
     STEPS,
     SUMMARY_KEYS,
     canonical,
     is_report,
     snake_case,
     unique,
+    without_mean,
 )
 from mlxdoctor.evidence.logs.series import Remark
 from mlxdoctor.evidence.logs.text_stream import MAX_RECORD, is_count, to_number
@@ -40,8 +42,9 @@ _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 _TOTALS = ("total_steps", "max_steps")
 #: What a trainer's state says of the run: how far it came, and how often it reports.
 _STATED = ("global_step", "epoch", "logging_steps")
-#: Values of a list that is a course.
+#: Values of a list that is a course, and what makes lists one, beside a count and a reward.
 MIN_LIST = 2
+_OF_A_COURSE = frozenset({"train_loss", "val_loss"})
 #: What a record under any other key has, so that it is one of a course.
 _COUNTED = frozenset((*STEPS, "epoch"))
 
@@ -216,9 +219,13 @@ def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
     is_counted = False
     for size in dict.fromkeys(map(len, lists.values())):
         own = {key: column for key, column in lists.items() if len(column) == size}
-        if size < MIN_LIST or not is_report(filter(None, unique(map(canonical, own), own))):
-            continue
+        names = {*filter(None, unique(map(canonical, own), own))}
         columns = {_counted(key): column for key, column in own.items()}
+        # Figures of rows or of kinds of rows are no course.
+        is_course = not names.isdisjoint(_OF_A_COURSE) or not _COUNTED.isdisjoint(columns)
+        is_course |= any(without_mean(name) in ROLES["reward"] for name in names)
+        if size < MIN_LIST or not (is_course and is_report(names)):
+            continue
         is_counted |= not _COUNTED.isdisjoint(columns)
         for place, values in enumerate(zip(*columns.values(), strict=True), 1):
             records.append((place / size, dict(zip(columns, values, strict=True))))
