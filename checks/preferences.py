@@ -86,6 +86,9 @@ def preferences(
     described = Columns(columns, lambda name: _more_figures(every, name, beta, curves.method))
     # Of a run on pairs there is no reward to look for, and of one on rewards no margin.
     patterns = [each for each in _TABLE.patterns if not set(names).isdisjoint(each.series)]
+    if any("penalty" in name for name in log.main.series):
+        # What is taken off a reward may have either sign.
+        patterns = [each for each in patterns if each.code != "below-zero"]
     signs = list(replace(_TABLE, patterns=tuple(patterns)).signs(described, log.main.unit))
     yield from signs
     if all(isinstance(sign, Unsought) or sign.severity is Severity.INFO for sign in signs):

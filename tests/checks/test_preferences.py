@@ -179,6 +179,7 @@ def records(
         # Below zero, where an estimate may lie by a little.
         ([0.5] * 20, {"kl": [-0.02 * i for i in range(20)]}, {"below-zero": "info"}),
         ([0.5] * 20, {"kl": [-0.002 * i for i in range(20)]}, {}),
+        ([0.5] * 20, {"kl_penalty": [-0.02 * i for i in range(20)]}, {}),
         # They follow the length.
         (EARNED, {LENGTH: LONGER, CUT_OFF: CUT}, {"follows-length": "error"}),
         # Longer answers that still end may well be better ones.
