@@ -212,6 +212,10 @@ TEXTS = {
         "| 10 | 2.5 | - |\n| 20 | **2.25** | 2.75 |\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
         "train_loss 10:2.5 20:2.25; val_loss 20:2.75",
     ),
+    "a table without signs at its ends": (
+        "Step | Training Loss | reward\n-- | -- | --\n1 | 0.5 | -1.5\n2 | 0.25 | 1.5\n",
+        "train_loss 1:0.5 2:0.25; reward 1:-1.5 2:1.5",
+    ),
     "a table on its side": (
         "| iter | 1 | 500 | 1000 |\n|---|---|---|---|\n| val loss (nats) | 2.5 | 0.5 | - |\n"
         "| perplexity | 12 | 1.6 | 1.1 |\n",

@@ -65,11 +65,16 @@ class Columns(LineFormat):
         super().__init__(log)
         self._head: Head | None = None
         self._last = -1
+        self._is_bare = False
         #: Of a table that lies on its side: what counts its columns, and their counts.
         self._across: tuple[str, list[float]] | None = None
 
     def read(self, number: int, line: str) -> bool:
         text, follows = line.strip(), number == self._last + 1
+        is_bare = " | " in text and not text.startswith("|")
+        # Markdown may leave out the signs at both ends.
+        if is_bare and (not _FIGURE.search(text) or (self._is_bare and follows)):
+            text = f"| {text} |"
         if text[:1] in _OPENINGS:
             text = text.lstrip("> ").translate(_DRAWN)
             if follows and _RULE.match(text):
@@ -86,7 +91,7 @@ class Columns(LineFormat):
             return True
         head = meaning(_cells(text, "|"), "|") if is_drawn else _plain_head(number, text)
         if head is not None:
-            self._head, self._last = head, number
+            self._head, self._last, self._is_bare = head, number, is_bare
         return head is not None
 
     def _is_across(self, number: int, text: str, *, follows: bool) -> bool:

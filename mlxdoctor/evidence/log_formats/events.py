@@ -131,14 +131,14 @@ class Events(LineFormat):
         return True
 
     def _started(self, number: int, line: str) -> bool:
-        if match := _MODE.search(line):
-            self.notes.header["training"] = next(filter(None, match.groups()))
-            return True
+        mode = _MODE.search(line)
+        if mode is not None:
+            self.notes.header["training"] = next(filter(None, mode.groups()))
         # Three searches, each from where the last ended: one pattern would try every pair.
         begun = _STARTING.search(line)
         training = _TRAINING.search(line, begun.end()) if begun else None
         if training is None:
-            return False
+            return mode is not None
         self.notes.run_marks.append(number)
         iterations = _ITERATIONS.search(line, training.end())
         if iterations and iterations[1].strip(","):
