@@ -32,6 +32,8 @@ SIGNS = {
     ],
     "mlx-lm-236-oom-full-ft": ["log-failures.out-of-memory"],
     "mlx-lm-423-longcat-nan": ["loss-finite.non-finite", "log-failures.ends-early info"],
+    "mlx-examples-1210-orpo": ["log-failures.ends-early info"],
+    "mlx-lm-6-dpo-orpo": ["log-failures.ends-early info"],
     "mlx-vlm-795-orpo": ["series-facts.same-token-count info"],
     "torch-MiniCPM-V-212-loss0-gradnan": [
         *("loss-finite.hidden-non-finite", "series-facts.gradient-never-finite"),
