@@ -211,9 +211,9 @@ LABELS = 30
         ),
         "split-by-kind": Symptom.info(
             "validation rows are about what no training row is about",
-            says="{rows} of {all_rows} validation rows have a word in them that stands in at least "
-            "{often} of them and in no training row, such as {word}: the rows were split by what "
-            "they are about, or were sorted when they were split.",
+            says="Of {all_rows} validation rows looked at {rows} have a word that stands in at "
+            "least {often} of them and in no training row, such as {word}. The rows were split "
+            "by what they are about, or were sorted when they were split.",
             expected="words that recur in one split, in the other as well",
             fix="shuffle all rows before they are split, unless the model is to answer about other "
             "things than those that it was trained on",
@@ -508,14 +508,17 @@ def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     share = len(texts) / (len(texts) + len(pairs))
     often = max(OFTEN, math.ceil(math.log(BY_CHANCE) / math.log(share)))
     lacking = {word for word, count in times.items() if count >= often}
+    fewest = max(CUT_ANSWERS, MANY_NEW * len(texts))
+    rows = sum(not lacking.isdisjoint(text) for text in texts)
     for pair in pairs:
-        if not lacking:
+        if rows < fewest:
             return
-        lacking -= set(words(pair.text))
-    rows = [row for row, text in enumerate(texts) if not lacking.isdisjoint(text)]
-    if len(texts) >= CUT_ANSWERS and len(rows) >= MANY_NEW * len(texts):
+        if not lacking.isdisjoint(text := words(pair.text)):
+            lacking.difference_update(text)
+            rows = sum(not lacking.isdisjoint(text) for text in texts)
+    if rows >= fewest:
         word = max(sorted(lacking), key=times.__getitem__)
-        figures: dict[str, Measurement] = {"rows": len(rows), "all_rows": len(texts)}
+        figures: dict[str, Measurement] = {"rows": rows, "all_rows": len(texts)}
         yield Sign("split-by-kind", {**figures, "often": often, "word": quoted(word)})
 
 

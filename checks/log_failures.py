@@ -234,7 +234,7 @@ def _epochs(log: TrainingLog) -> tuple[int, int]:
     segment, stated = log.main, log.notes.header.get("epochs", "").replace(",", "")
     counted = segment.finite("epoch").values
     if segment.axis == "epoch":
-        ends = [one.iterations[[0, -1]] for one in segment.series.values()]
+        ends = [series.iterations[[0, -1]] for series in segment.series.values()]
         counted = np.array([np.min(ends), np.max(ends)], dtype=np.float64)
     if not (stated.isdigit() and len(counted) and is_alone(log)):
         return 0, 0

@@ -178,8 +178,15 @@ class Reach:
 
     @property
     def is_far(self) -> bool:
-        """Whether the twin's loss is less than half of the run's, and not by a little."""
-        return self.reached <= CLOSED * self.tuned and self.tuned - self.reached >= POOR
+        """Whether the twin's loss is less than half of that of a run that was made, and by much.
+
+        A plan is held against it by a few updates, and may have many to make.
+        """
+        return (
+            self.planned is None
+            and self.reached <= CLOSED * self.tuned
+            and self.tuned - self.reached >= POOR
+        )
 
     @property
     def falls_short(self) -> bool:

@@ -77,6 +77,8 @@ NOT_LEARNED = {"not-what-was-learned": "error", "settings-learn": "info"}
         (0.8, LONG | cured("lora_parameters.keys", "q"), {"setting-holds-back": "error"}),
         (0.8, LONG | {"own": 0.1, "whole": 0.1}, NOT_LEARNED),
         (0.39, LONG | {"own": 0.39}, {}),
+        # Of a plan a few updates were made, of many.
+        (0.8, {"reached": 0.1, "reached_on_trained": 0.1, "planned": 1000}, {}),
     ],
 )
 def test_a_run_beside_its_twin(tuned: float, more: dict[str, Any], expected: Any) -> None:
