@@ -22,16 +22,13 @@ What to do. Read ten rows of each split side by side; print the numbers of the r
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Sign, Symptom
+from mlxdoctor.judge.learned import LossChange, region
 from mlxdoctor.measure.logged_levels import LAST_REPORTS
-from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ENOUGH_ROWS, RowLosses, TokenLosses, mean_loss, usual_targets
 
 #: Nats, times the loss of the validation rows, and standard errors by which the test rows are
@@ -81,39 +78,35 @@ STEADY = 0.15
     }
 )
 def split_losses(losses: TokenLosses, *, log: TrainingLog | None) -> Iterator[Sign]:
-    valid = [row for row in losses.split("valid") if row.tuned is not None]
-    if len(valid) < ENOUGH_ROWS:
-        raise Inconclusive(f"{len(valid)} validation rows; {ENOUGH_ROWS} are needed")
-    test = [row for row in losses.test if row.tuned is not None]
-    if len(test) >= ENOUGH_ROWS:
-        yield from _beside_test(valid, test)
-    trained = [row for row in losses.split("train") if row.tuned is not None]
-    if len(trained) < ENOUGH_ROWS:
+    valid, trained, test = (
+        [row for row in rows if row.tuned is not None]
+        for rows in (losses.split("valid"), losses.split("train"), losses.test)
+    )
+    known, learned, tested = (region(rows, Role.ANSWER) for rows in (valid, trained, test))
+    if not known.is_enough:
+        raise Inconclusive(f"{len(known.gains)} validation rows; {ENOUGH_ROWS} are needed")
+    if tested.is_enough:
+        yield from _beside_test(known, tested)
+    if not learned.is_enough:
         return
-    known, before = (_answers(valid, which) for which in ("tuned", "base"))
-    learned = _answers(trained, "tuned")
-    if known.mean() - learned.mean() <= AS_WELL and before.mean() - known.mean() >= LEARNED:
-        figures = {"trained_loss": float(learned.mean()), "valid_loss": float(known.mean())}
+    trained_loss, valid_loss = float(learned.tuned.mean()), float(known.tuned.mean())
+    if valid_loss - trained_loss <= AS_WELL and known.gain >= LEARNED:
+        figures = {"trained_loss": trained_loss, "valid_loss": valid_loss}
         yield Sign("held-out-known", {**figures, "rows": len(valid)})
     if log is not None and not log.is_preference:
         yield from _beside_log(valid, trained, log)
 
 
-def _answers(rows: Sequence[RowLosses], which: Which) -> NDArray[np.float64]:
-    """One model's mean loss on the answer of each row, nats a token."""
-    return np.array([row.mean(which, Role.ANSWER) for row in rows])
-
-
-def _beside_test(valid: Sequence[RowLosses], test: Sequence[RowLosses]) -> Iterator[Sign]:
-    known, tested = (_answers(rows, "tuned") for rows in (valid, test))
-    before, tested_before = (float(_answers(rows, "base").mean()) for rows in (valid, test))
+def _beside_test(valid: LossChange, test: LossChange) -> Iterator[Sign]:
+    known, tested = valid.tuned, test.tuned
+    before, tested_before = float(valid.base.mean()), float(test.base.mean())
     apart = float(tested.mean() - known.mean())
     error = math.sqrt(known.var() / len(known) + tested.var() / len(tested))
     is_clear = apart >= max(APART, ERRORS * error) and tested.mean() >= TIMES * known.mean()
     if is_clear and tested_before - before <= OF_THE_BASE * apart:
         figures = {"test_loss": float(tested.mean()), "valid_loss": float(known.mean())}
         figures |= {"base_test": tested_before, "base_valid": before}
-        yield Sign("test-differs", {**figures, "rows": len(test)})
+        yield Sign("test-differs", {**figures, "rows": len(tested)})
 
 
 def _beside_log(
