@@ -22,7 +22,7 @@ which lines to repair or remove.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mlxdoctor.check import check
@@ -325,12 +325,9 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
     lines: dict[str, list[int]] = defaultdict(list)
     unusual: set[str] = set()
     for line, row in zip(split.line_numbers, split.rows, strict=True):
-        try:
-            messages = split.messages(row)
-        except (KeyError, TypeError):
-            continue
+        messages = split.conversation(row)
         # Messages whose role has another key make the row refused: `_refused` reports them.
-        if not all(isinstance(message, Mapping) for message in messages) or of_messages(messages):
+        if not messages or of_messages(messages):
             continue
         roles = [str(message.get("role")) for message in messages]
         unknown = {role for role in set(roles) - _ROLES if template is None or role not in template}

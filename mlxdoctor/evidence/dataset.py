@@ -152,7 +152,7 @@ class Split:
         system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
         return [*system, *asked, *said]
 
-    def _conversation(self, row: Row) -> list[Message]:
+    def conversation(self, row: Row) -> list[Message]:
         """The messages of a row; none of one that holds no conversation."""
         try:
             messages = self.messages(row)
@@ -179,7 +179,7 @@ class Split:
         """
         if exchange := self.exchange(row):
             return Pair(exchange.asked, exchange.answered)
-        messages = self._conversation(row)
+        messages = self.conversation(row)
         answers = [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
         if answers:
             *asked, answer = map(_content, messages[: answers[-1] + 1])
@@ -204,12 +204,12 @@ class Split:
 
     def answers(self, row: Row) -> list[str]:
         """What the assistant says in a row, in order."""
-        given = self._conversation(row)
+        given = self.conversation(row)
         return [_content(each) for each in given if each.get("role") == "assistant"]
 
     def turn(self, row: Row) -> tuple[str, str] | None:
         """What is asked and answered in a row of one turn; None for any other row."""
-        turns = [each for each in self._conversation(row) if each.get("role") != "system"]
+        turns = [each for each in self.conversation(row) if each.get("role") != "system"]
         if [each.get("role") for each in turns] != ["user", "assistant"]:
             return None
         asked, answered = (each.get("content") for each in turns)
