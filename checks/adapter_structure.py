@@ -246,8 +246,7 @@ def _known_names() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
 
     And the names that always are of experts stacked in one tensor.
     """
-    text = shipped_text("mlxdoctor.evidence", "module_names.json")
-    values = json.loads(text)
+    values = json.loads(shipped_text("mlxdoctor.evidence", "module_names.json"))
     names = {name: frozenset(families) for name, families in values["names"].items()}
     return names, frozenset(values["experts"])
 

@@ -448,8 +448,7 @@ def _guessed(rows: Sequence[RowLosses], supervised: SupervisedRows) -> Iterator[
         figures = {"answers": len(given), "rows": len(held_out), "guess": mean_of(guesses)}
         is_worse = float(losses.mean()) >= float(guesses.mean())
         severity = None if is_worse else Severity.WARNING
-        measured = {**figures, "tuned_loss": mean_of(losses)}
-        yield Sign("only-guessed", measured, severity=severity)
+        yield Sign("only-guessed", {**figures, "tuned_loss": mean_of(losses)}, severity=severity)
 
 
 def _is_memorised(trained: LossChange, held_out: LossChange) -> bool:

@@ -198,8 +198,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
             when = f" after {segment.unit} {reached}{f' of {announced}' if is_part else ''}"
         if reached is not None and reached <= 1 and not len(segment.finite("train_loss")):
             when = " before the first update"
-        worst = _failure(fatal, log, when)
-        yield replace(worst, onset=reached)
+        yield replace(_failure(fatal, log, when), onset=reached)
         exceptions = [each for each in fatal if each.kind == "traceback"]
         if exceptions and len(exceptions) < len(fatal):
             yield _failure(exceptions, log, " as well", ended=False)
@@ -278,19 +277,16 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
 def _warned(log: TrainingLog) -> Iterator[Sign]:
     """What the trainer said of its rows."""
     segment, notes = log.main, log.notes
-    if notes.cut:
-        first = notes.cut[0]
-        yield Sign("rows-cut", {"warnings": len(notes.cut), "line": first}, where=f"line {first}")
     if notes.copied:
         first = notes.copied[0]
         yield Sign("validation-copied", {"line": first}, where=f"line {first}")
+    for code, lines in (("rows-cut", notes.cut), ("batches-without-targets", notes.targetless)):
+        if lines:
+            figures = {"warnings": len(lines), "line": lines[0]}
+            yield Sign(code, figures, where=f"line {lines[0]}")
     stated = notes.header.get("rows", "").replace(",", "")
     if stated and 0 < int(stated) < FEW_ROWS:
         yield Sign("few-rows", {"rows": int(stated)})
-    if notes.targetless:
-        first = notes.targetless[0]
-        figures = {"warnings": len(notes.targetless), "line": first}
-        yield Sign("batches-without-targets", figures, where=f"line {first}")
     validation = segment.get("val_loss")
     if notes.unvalidated and (validation is None or not len(validation)):
         first, losses = notes.unvalidated[0], segment.get("train_loss")

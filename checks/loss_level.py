@@ -145,8 +145,7 @@ def loss_level(
         named |= {"unigram_entropy": floor, "above_unigram": end - floor}
         named["per_step"] = end if summed_over == "steps" else None
         named["began_below"] = before is None or not before >= floor
-    columns = Columns({"train_loss": losses}, lambda _: named)
-    yield from _TABLE.signs(columns, segment.unit)
+    yield from _TABLE.signs(Columns({"train_loss": losses}, lambda _: named), segment.unit)
 
 
 def _summed_over(segment: Segment, curve: SeriesFacts, steps: int, uniform: float) -> str:

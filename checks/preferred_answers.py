@@ -70,8 +70,7 @@ def preferred_answers(margins: PreferenceMargins) -> Iterator[Sign | Seen]:
     way = {name: _way(margins.gains[name]) for name in found}
     last = "valid" if "valid" in found else "train"
     if way.get("train") == 1 and way[last] == -1:
-        figures: dict[str, Measurement] = {"trained_gain": found["train"]["gain"]}
-        yield Sign("held-out-reversed", {**found[last], **figures})
+        yield Sign("held-out-reversed", {**found[last], "trained_gain": found["train"]["gain"]})
     elif -1 in way.values():
         yield Sign("reversed", found[next(name for name in (last, "train") if way[name] == -1)])
     elif way[last] == 1:

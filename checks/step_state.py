@@ -102,7 +102,6 @@ def step_state(step: TrainingStep) -> Iterator[Sign]:
         unsaid = Severity.WARNING if state.ratio > WHOLE else Severity.INFO
         yield Sign("no-adapter", measured, severity=unsaid if expected is None else None)
     if half:
-        halves: dict[str, Measurement] = {"half_frozen": len(half), "examples": some_of(half)}
-        yield Sign("frozen", measured | halves)
+        yield Sign("frozen", {**measured, "half_frozen": len(half), "examples": some_of(half)})
     if state.overrides:
         yield Sign("own-bookkeeping", {**measured, "overrides": state.overrides})
