@@ -32,7 +32,6 @@ import numpy as np
 
 from mlxdoctor.bugs.exceptions import meaning_of
 from mlxdoctor.check import check
-from mlxdoctor.evidence.dataset import FEW_ROWS
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.course import closing
@@ -149,12 +148,6 @@ _TELLING = (
             "what is cut.",
             says="The trainer warned {warnings:* time} of rows longer than its limit, which it "
             "cuts (first in line {line} of the log).",
-        ),
-        "few-rows": Symptom.info(
-            "the run was trained on a handful of rows",
-            "hundreds of rows",
-            "Train on more rows: so few are learned by heart.",
-            says="The log says that there are {rows:* row} to train on.",
         ),
         "ends-early": Symptom.info(
             "the log ends before the iterations it announced",
@@ -284,9 +277,6 @@ def _warned(log: TrainingLog) -> Iterator[Sign]:
         if lines:
             figures = {"warnings": len(lines), "line": lines[0]}
             yield Sign(code, figures, where=f"line {lines[0]}")
-    stated = notes.header.get("rows", "").replace(",", "")
-    if stated and 0 < int(stated) < FEW_ROWS:
-        yield Sign("few-rows", {"rows": int(stated)})
     validation = segment.get("val_loss")
     if notes.unvalidated and (validation is None or not len(validation)):
         first, losses = notes.unvalidated[0], segment.get("train_loss")
