@@ -19,7 +19,6 @@ that are packed or padded to one width have the same number of tokens.
 What to do. Look at what the finding names: the batch, the gradient, the memory, the schedule.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -29,9 +28,9 @@ import numpy as np
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.logs.metric_names import HELD_OUT, ROLES, SCORE, without_mean
-from mlxdoctor.evidence.training_log import Segment, Series, TrainingLog
+from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
-from mlxdoctor.judge.curve import CHANCE, fall_in_noises, level_of, levels, loss_figures
+from mlxdoctor.judge.curve import CHANCE, fall_in_noises, levels, loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
 
@@ -49,7 +48,6 @@ _UNTOLD = re.compile(
 #: and whether anything moved it.
 _FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "cut_off", "length")
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
-_SCORES = {*ROLES["margin"], *ROLES["accuracy"]}
 _PLACES["grad_norm"] = _PLACES["train_loss"] = len(_FIRST)
 _HELD_OUT = re.compile(rf"^{HELD_OUT}")
 #: Share of the reports from which on it is told that a column is 0.
@@ -62,8 +60,6 @@ _LONE = 10.0
 _BETTER = 0.01
 #: Reports, and share of all, from which on it is told that a column ends with the same value.
 _SAME, _SAME_SHARE = 5, 0.2
-#: Nats of a guess between two answers, and how near to it a loss of pairs begins.
-_PAIR, _NEAR = math.log(2.0), 0.03
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
@@ -100,7 +96,6 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
                 "levels": "levels" if is_noisy else None,
             },
         )
-    yield from _beside_a_guess(log.main)
 
 
 def _place(name: str, series: Series) -> tuple[float, bool]:
@@ -116,24 +111,6 @@ def _place(name: str, series: Series) -> tuple[float, bool]:
         if known in _PLACES:
             return _PLACES[known] + behind, is_still
     return len(_FIRST) - (SCORE.search(name) is not None), is_still
-
-
-def _beside_a_guess(segment: Segment) -> Iterator[Seen]:
-    """Where a loss of pairs ends, which begins at that of a guess between two answers."""
-    losses = segment.finite("train_loss")
-    is_scored = not _SCORES.isdisjoint(segment.series)
-    if is_scored and len(losses) > 1 and abs(losses.values[0] - _PAIR) < _NEAR:
-        end = losses.facts.end
-        yield Seen(
-            "A guess between two answers has a loss of {guess:.3f}: the training loss begins "
-            "there, and ends {apart:.3f} {side} it[ (median of the last {level_of} reports)].",
-            {
-                "guess": _PAIR,
-                "level_of": level_of(losses.facts),
-                "apart": abs(_PAIR - end),
-                "side": "below" if end < _PAIR else "above",
-            },
-        )
 
 
 def _course(name: str, series: Series, unit: str) -> str:
