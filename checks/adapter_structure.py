@@ -407,8 +407,7 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
         inputs, outputs = base.linear_shapes.get(first.name, (0, 0))
         counts = {"modules": len(misshapen), "all_modules": len(present)}
         sizes = {"in": first.in_features, "out": first.out_features}
-        of_base = {"base_in": inputs, "base_out": outputs}
-        figures = {**counts, **sizes, **of_base, "first": first.name}
+        figures = {**counts, **sizes, "base_in": inputs, "base_out": outputs, "first": first.name}
         yield Sign("shape-mismatch", figures, _named(misshapen))
 
 

@@ -270,7 +270,6 @@ LABELS = 30
 )
 def data_quality(
     dataset: Dataset,
-    *,
     config: TrainingConfig | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,

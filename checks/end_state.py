@@ -121,7 +121,7 @@ _SAME = (
         ),
     }
 )
-def end_state(replay: Replay, *, reach: Reach | None) -> Iterator[Sign | Seen]:
+def end_state(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen]:
     after, before = replay.level("after"), replay.level("before")
     if after is None:
         yield from _far_above(replay, reach)

@@ -90,7 +90,6 @@ _OPEN = 0.8
 )
 def generation_effect(
     generations: Generations,
-    *,
     adapter: Adapter | None,
     losses: TokenLosses | None,
     log: TrainingLog | None,

@@ -55,7 +55,6 @@ _LEFT_OVER = 0.1
     },
 )
 def known_bugs(
-    *,
     config: TrainingConfig | None,
     log: TrainingLog | None,
     base: BaseModel | None,

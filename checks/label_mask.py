@@ -142,7 +142,6 @@ def label_mask(
     config: TrainingConfig | None,
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
-    *,
     dataset: Dataset | None,
 ) -> Iterator[Sign]:
     if not rows.rows:

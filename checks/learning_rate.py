@@ -124,7 +124,6 @@ _MOVED = 0.25
 )
 def learning_rate(
     config: TrainingConfig,
-    *,
     base: BaseModel | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,

@@ -96,7 +96,6 @@ LARGEST = 700.0
 def metric_consistency(
     metrics: ReportedMetrics | None,
     log: TrainingLog | None,
-    *,
     rows: TokenLosses | None,
     config: TrainingConfig | None,
     answers: RecordedGenerations | None,

@@ -93,9 +93,7 @@ _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
         },
     }
 )
-def replay(
-    replay: Replay, *, reach: Reach | None
-) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
+def replay(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen | Unsought | ReplayCurve]:
     start, read = before_the_end(replay.configured), before_the_end(replay.best)
     is_sound = replay.reading is None or replay.reading.sound
     # It was told by the end alone.

@@ -77,7 +77,7 @@ STEADY = 0.15
         ),
     }
 )
-def split_losses(losses: TokenLosses, *, log: TrainingLog | None) -> Iterator[Sign]:
+def split_losses(losses: TokenLosses, log: TrainingLog | None) -> Iterator[Sign]:
     valid, trained, test = (
         [row for row in rows if row.tuned is not None]
         for rows in (losses.split("valid"), losses.split("train"), losses.test)

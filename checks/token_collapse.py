@@ -166,7 +166,6 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
 )
 def token_collapse(
     generations: Generations,
-    *,
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
     losses: TokenLosses | None,

@@ -58,7 +58,6 @@ FELL = 0.1
 )
 def training_length(
     config: TrainingConfig,
-    *,
     dataset: Dataset | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
