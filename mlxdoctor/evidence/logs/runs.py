@@ -124,10 +124,10 @@ class _Rows:
             return once
         losses = self._column(_any_loss_in)
         reported, apart = dict[tuple[float, ...], int](), list[float]()
-        roles = [self.shapes[owner].role for owner in self.owner.tolist()]
-        # An epoch may count its steps anew.
+        # An epoch may count its steps anew; and a report that says more is none once more.
         epochs = _filled(self._column(_epoch_in), 0.0).round(2).tolist()
-        for row, report in enumerate(zip(roles, epochs, self.named.tolist(), strict=True)):
+        reports = zip(self.owner.tolist(), epochs, self.named.tolist(), strict=True)
+        for row, report in enumerate(reports):
             first = reported.get(report, -_NEAR)
             if row - first >= _NEAR:
                 reported[report] = row
@@ -162,11 +162,20 @@ class _Rows:
 
     def _counted_on(self) -> NDArray[np.float64]:
         training = np.flatnonzero((self.roles == TRAIN) & np.isfinite(self.named))
-        epoch = _filled(self.epochs, -np.inf)[training]
+        epoch = _filled(self.epochs, -1.0)[training]
         steps = self.named[training]
-        is_later = (epoch[1:] > epoch[:-1]) & np.isfinite(epoch[:-1])
+        # A bar may name the next epoch before it counts anew.
+        is_early = (
+            (np.diff(epoch)[:-1] > 0.0) & (steps[1:-1] >= steps[:-2]) & (np.diff(steps)[1:] < 0.0)
+        )
+        early = np.flatnonzero(is_early & (epoch[2:] == epoch[1:-1])) + 1
+        epoch[early] = epoch[early - 1]
+        is_later = (epoch[1:] > epoch[:-1]) & (epoch[:-1] >= 0.0)
         # What begins anew begins low, or has one report; a run that goes on from a save does not.
+        # What names its epoch behind reports that name none sums theirs up.
+        names = np.isfinite(self.epochs[training])
         is_next = (steps[1:] == steps[:-1]) & (epoch[1:] >= epoch[:-1] + 1.0)
+        is_next &= names[:-1] | ~names[1:]
         is_anew = (steps[1:] <= ANEW * steps[:-1]) | is_next
         anew = np.flatnonzero(is_anew & is_later) + 1
         if not len(anew):
