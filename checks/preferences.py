@@ -146,8 +146,9 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
         if name not in columns:
             continue
         facts, level_of = levels(columns[name])
-        if facts.end - facts.start >= max(least, noises * facts.noise):
-            figures = {"start": facts.start, "end": facts.end, "level_of": level_of}
+        start, end = _ends(columns[name], level_of)
+        if end - start >= max(least, noises * facts.noise):
+            figures = {"start": start, "end": end, "level_of": level_of}
             yield Seen(
                 "The {series} went from {start:.3f} to {end:.3f}[ (over {level_of} reports each)].",
                 {"series": _TABLE.words[name], **figures},
@@ -156,6 +157,7 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
             return
     if "reward" in columns and (points := len(columns["reward"])) >= MANY:
         facts, level_of = levels(columns["reward"])
+        start, end = _ends(columns["reward"], level_of)
         is_level = fall_in_noises(facts) >= -CHANCE
         yield Seen(
             "In {points} reports the mean reward [does not rise{level}|rises within its noise]: it "
@@ -164,10 +166,16 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
             {
                 "points": points,
                 "level": "" if is_level else None,
-                "start": facts.start,
-                "end": facts.end,
+                "start": start,
+                "end": end,
                 "level_of": level_of,
                 "noise": columns["reward"].facts.noise,
             },
             stood=True,
         )
+
+
+def _ends(column: Series, level_of: int | None) -> tuple[float, float]:
+    """The means of the first and of the last reports, which is what a policy is trained for."""
+    count = level_of or 1
+    return float(column.values[:count].mean()), float(column.values[-count:].mean())

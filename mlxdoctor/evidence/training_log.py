@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -126,6 +126,7 @@ class TrainingLog:
         segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
         notes, main, sources = Notes(), _judged(segments), []
         for source, runs, own in files:
+            own.header |= _stated_of(main, runs, own)
             notes.add(own)
             clauses = _remarks(runs, own.unread, main, is_alone=len(files) == 1)
             sources.append(replace(source, note="; ".join(filter(None, (source.note, *clauses)))))
@@ -151,6 +152,15 @@ def _judged(segments: Sequence[Segment]) -> Segment:
         if segment.get("train_loss") is not None or len(segment.finite("val_loss")) >= COURSE
     ]
     return (trained or list(segments) or [Segment({}, 0, 0)])[-1]
+
+
+def _stated_of(main: Segment, runs: Sequence[Segment], notes: Notes) -> dict[str, str]:
+    """What was said anew of the judged run, between the run before it and its first report."""
+    for before, run in pairwise(runs):
+        if run is main:
+            between = range(before.last_line + 1, run.first_line)
+            return {entry: value for line, entry, value in notes.restated if line in between}
+    return {}
 
 
 def _remarks(

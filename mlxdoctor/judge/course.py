@@ -80,6 +80,8 @@ MOST = 4
 TRIAL = 12
 #: Share of a loss by which one of few reports has fallen.
 SHOWN = 0.01
+#: Noises of a report between the highest and the lowest of a loss without a trend, at most.
+SCATTER = 6.0
 #: Reports from which on medians tell what a loss passes, and parts that a long log is divided into.
 MANY, PARTS = 40, 25
 #: Validations from which on, and share of a loss by which, it rises and falls again by noise.
@@ -379,8 +381,12 @@ def _verb(facts: SeriesFacts, *, has_fallen: bool) -> str:
     """What a loss does from its first to its last level; "goes" of one that does neither."""
     if has_fallen and facts.last < facts.first:
         return "falls"
-    has_risen = facts.points >= ENOUGH and fall_in_noises(facts) < -CHANCE
-    return "rises" if has_risen and facts.last > facts.first else "goes"
+    if facts.points < ENOUGH:
+        return "goes"
+    fall = fall_in_noises(facts)
+    has_risen = fall < -CHANCE and facts.last > facts.first
+    is_level = abs(fall) < CHANCE and facts.highest - facts.lowest < SCATTER * facts.noise
+    return "rises" if has_risen else "has no trend: it goes" if is_level else "goes"
 
 
 def _width(losses: Series) -> int:

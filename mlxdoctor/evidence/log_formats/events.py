@@ -178,8 +178,8 @@ class Events(LineFormat):
                     continue
                 if entry == "mean_loss":
                     self.notes.mean_losses.append(_amount(value))
-                else:
-                    header.setdefault(entry, value)
+                elif header.setdefault(entry, value) != value:
+                    self.notes.restated.append((number, entry, value))
                 if entry == "steps":
                     self.notes.announce(number, _amount(value))
                 is_known = True

@@ -11,14 +11,15 @@ from mlxdoctor.evidence.logs.metric_names import SCORES
 from mlxdoctor.evidence.logs.series import MAX_HEADER, Remark
 
 #: A score and its figure: `Accuracy: 60%`, `pass@1 (greedy): 116/164`, `'rouge1': np.float64(0.0)`;
-#: `Validation bpb: 3.3`; and `Execution match: 34/100 (34.0%)`.
+#: `Validation bpb: 3.3`; `Execution match: 34/100 (34.0%)`; and `base=0.94  trained=0.79`.
 _SCORE = re.compile(
     rf"(?<![-\w])(?:{SCORES.replace('_', '[ _]')}|bert_?score|pass@\d|correct|solved)"
     r"(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?(?:\s{0,9}[:=|]\s{0,9}|\s{1,9})"
     r"(?:np\.float\d\d\()?[-+*]{0,3}\d"
     r"|\b(?:validation|val|eval)[ _/](?:bpb|bits\w{0,12}|ppl|perplexity|score|reward)\s{0,4}"
     r"[:=]\s{0,9}\d"
-    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d",
+    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d"
+    r"|\b(?:base|baseline|before)\s?[=:]\s?[-+]?\d[^a-z]{0,20}\b(?:\w{0,9}tuned|trained|after)\s?[=:]",
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"\bweights?\b", re.IGNORECASE)

@@ -212,6 +212,7 @@ class Notes:
 
     Attributes:
         header: what the trainer said about itself: model, type, dataset, optimizer, ...
+        restated: what it said once more, otherwise: line, entry of the header and value.
         trainable: the line on trainable parameters.
         announced: (line, iterations) where a run said how long it is to be.
         run_marks: lines at which a trainer said that it starts.
@@ -236,6 +237,7 @@ class Notes:
     """
 
     header: dict[str, str] = field(default_factory=dict)
+    restated: list[tuple[int, str, str]] = field(default_factory=list)
     trainable: Trainable | None = None
     announced: list[tuple[int, int]] = field(default_factory=list)
     run_marks: list[int] = field(default_factory=list)
