@@ -91,7 +91,10 @@ def preferences(
         patterns = [each for each in patterns if each.code != "below-zero"]
     signs = list(replace(_TABLE, patterns=tuple(patterns)).signs(described, log.main.unit))
     yield from signs
-    if all(isinstance(sign, Unsought) or sign.severity is Severity.INFO for sign in signs):
+    # What is said of the rewards or margins themselves says what became of them.
+    telling = {each.code for each in patterns if names[0] in each.series}
+    told = {sign.symptom: sign.severity for sign in signs if isinstance(sign, Sign)}
+    if all(told[code] is Severity.INFO for code in telling & told.keys()):
         yield from _learned(columns)
     if names[0] not in columns or len(columns[names[0]]) < REPORTS:
         raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a {names[0]}")

@@ -45,7 +45,9 @@ def held_out_scores(segment: Segment) -> dict[str, Series]:
     found = {
         match["name"].replace("_", " "): segment.finite(name)
         for name in sorted(segment.series, key=lambda name: len(segment.finite(name)))
-        if not segment.is_preference and (match := HELD_OUT_SCORE.fullmatch(name))
+        # How often the better answer of a pair is the likelier is told of its margins.
+        if not (segment.is_preference and "reward" in name)
+        and (match := HELD_OUT_SCORE.fullmatch(name))
     }
     return {
         name: series

@@ -35,7 +35,10 @@ SCORES = (
 SCORE = re.compile(rf"(?:^|_)(?:{SCORES})(?:_|$)")
 #: A column that only rows that were looked at can have, and a score of them, by its own name.
 HELD_OUT = r"(?:last_)?(?:eval|valid|validation|val|dev|test|held(?:_?out)?)_"
-HELD_OUT_SCORE = re.compile(rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES}))")
+#: A benchmark may be named behind it: `val/test_score/openai/gsm8k`.
+HELD_OUT_SCORE = re.compile(
+    rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES})|(?:test_)?score_(?!.*(?:std|min|max)$)\w+)"
+)
 
 _MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
 
