@@ -23,6 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from mlxdoctor.engines.text import evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset, RowFormat, Split
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
@@ -195,9 +196,7 @@ def build(
     # With fewer rows than a batch mlx-lm does not start; the rows are still worth a look.
     blocks = [order[start : start + batch_size] for start in range(0, whole or 1, batch_size)]
     wanted = len(blocks) if limit is None else max(1, limit // batch_size)
-    if wanted < len(blocks):
-        picked = np.unique(np.linspace(0, len(blocks) - 1, wanted).round().astype(np.int64))
-        blocks = [blocks[number] for number in picked.tolist()]
+    blocks = [blocks[number] for number in evenly(len(blocks), wanted)]
     rows: list[SupervisedRow] = []
     refused: dict[int, str] = {}
     batches: list[tuple[int, ...]] = []

@@ -153,7 +153,7 @@ def warned(log: TrainingLog) -> Iterator[Seen]:
         key=lambda warning: (LEVELS.index(warning.level), -len(warning.lines)),
     )
     clauses = [
-        f"{quoted(f'{warning.level}: {warning.text}')} (line {warning.lines[0]:,}"
+        f"{quoted(f'{warning.level}: {warning.first}')} (line {warning.lines[0]:,}"
         f"{f', {len(warning.lines):,} times' if len(warning.lines) > 1 else ''})"
         for warning in warnings[:MOST]
     ]

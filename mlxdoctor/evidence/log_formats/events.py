@@ -3,7 +3,7 @@
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
-from mlxdoctor.evidence.logs.series import LEVELS, MAX_HEADER, LogWarning, Save, Trainable
+from mlxdoctor.evidence.logs.series import LEVELS, MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
 
 _SAVED = re.compile(
@@ -31,11 +31,11 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
-#: What a program logs as a warning or worse, behind the level; figures; characters that are kept.
+#: What a program logs as a warning or worse, behind the level; and characters that are kept.
 _LOGGED = re.compile(
     rf"^.{{0,60}}?\b({'|'.join(LEVELS)})\b[\]:|\s-]{{1,6}}(?:\[[^\]]*\]\s*)*(\w.{{9,}})"
 )
-_FIGURE, MAX_WARNING = re.compile(r"\d+(?:[.,]\d+)*"), 120
+MAX_WARNING = 120
 _STARTING = re.compile(r"[Ss]tarting\b")
 _TRAINING = re.compile(r"\b(?:training|fine-?tuning)\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
@@ -151,14 +151,9 @@ class Events(LineFormat):
             if pattern.search(line):
                 getattr(self.notes, field).append(number)
                 return True
-        logged, known = _LOGGED.match(line), self.notes.warnings
-        if logged is not None:
-            text = logged[2][:MAX_WARNING].strip()
-            alike = _FIGURE.sub("", text)
-            if alike in known:
-                known[alike].lines.append(number)
-            elif len(known) < MAX_HEADER:
-                known[alike] = LogWarning(logged[1], text, [number])
+        if logged := _LOGGED.match(line):
+            said, level = logged[2][:MAX_WARNING].strip(), logged[1]
+            self.notes.remark(self.notes.warnings, number, said, level)
         return logged is not None
 
     def _introduced(self, number: int, line: str) -> bool:

@@ -27,7 +27,6 @@ from mlxdoctor.evidence.logs.metric_names import (
     unique,
     without_mean,
 )
-from mlxdoctor.evidence.logs.series import Remark
 from mlxdoctor.evidence.logs.text_stream import MAX_RECORD, is_count, to_number
 
 #: Keys of a row of training data or of a generation: such a file is not a log.
@@ -136,7 +135,7 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
             reader.notes.mean_losses.append(mean)
         return None
     if record.get("skipped") is True:
-        reader.notes.skips.setdefault("", Remark("", '"skipped": true', [])).lines.append(number)
+        reader.notes.remark(reader.notes.skips, number, '"skipped": true')
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
     if any(isinstance(value, dict) for value in record.values()):

@@ -8,7 +8,6 @@ import re
 from mlxdoctor.engines.text import distinct_n, words
 from mlxdoctor.evidence.logs.log_format import LineFormat
 from mlxdoctor.evidence.logs.metric_names import SCORES
-from mlxdoctor.evidence.logs.series import MAX_HEADER, Remark
 
 #: A score and its figure: `Accuracy: 60%`, `pass@1 (greedy): 116/164`, `'rouge1': np.float64(0.0)`;
 #: `Validation bpb: 3.3`; `Execution match: 34/100 (34.0%)`; and `base=0.94  trained=0.79`.
@@ -35,7 +34,6 @@ _HEADING = re.compile(
     r"|rank|r)\s?[:=#]?\s?\$?\d",
     re.IGNORECASE,
 )
-_FIGURE = re.compile(r"\d+")
 #: Words of a text that can repeat itself, and the share of its pairs of words that are different
 #: below which it does: 0.9 in a page of prose.
 WORDS, DIFFERENT = 20, 0.4
@@ -66,13 +64,8 @@ class Remarks(LineFormat):
                 self.notes.headings.append((number, line.strip(" #=*-─━~\t")))
             return False
         # How a text that repeats itself ends shows it best.
-        part = line[-MAX_SAID:] if known is self.notes.repetitive else line[:MAX_SAID]
-        form, text = _FIGURE.sub("", part), part.strip()
-        if form in known:
-            known[form].lines.append(number)
-            known[form].text = text
-        elif len(known) < MAX_HEADER:
-            known[form] = Remark(text, text, [number])
+        said = line[-MAX_SAID:] if known is self.notes.repetitive else line[:MAX_SAID]
+        self.notes.remark(known, number, said)
         return True
 
     def _repeats(self, line: str) -> bool:

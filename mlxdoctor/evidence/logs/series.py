@@ -1,5 +1,6 @@
 """What a training log says, as values: series, segments and the events around them."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -17,6 +18,8 @@ Axis = Literal["iteration", "step", "row", "epoch"]
 
 #: Entries of a header that are kept.
 MAX_HEADER = 80
+#: In which lines may differ that say the same.
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 #: What a run can be said to have of iterations.
 MAX_ITERATIONS = 2.0**62
 _OF_PREFERENCE = frozenset(
@@ -185,25 +188,18 @@ class LogFailure:
 LEVELS = ("CRITICAL", "ERROR", "WARNING")
 
 
-@dataclass(frozen=True)
-class LogWarning:
-    """What was logged as a warning or worse: as it first stands there, and the lines that say so.
-
-    Lines that differ in their figures alone say the same.
-    """
-
-    level: str
-    text: str
-    lines: list[int]
-
-
 @dataclass
 class Remark:
-    """What lines that differ in their figures alone say: the first of them, the last, and where."""
+    """What lines that differ in their figures alone say: the first of them, the last, and where.
+
+    Attributes:
+        level: at which it was logged; empty where no program did.
+    """
 
     first: str
     text: str
     lines: list[int]
+    level: str = ""
 
 
 @dataclass
@@ -250,7 +246,7 @@ class Notes:
     ended: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
-    warnings: dict[str, LogWarning] = field(default_factory=dict)
+    warnings: dict[str, Remark] = field(default_factory=dict)
     scores: dict[str, Remark] = field(default_factory=dict)
     skips: dict[str, Remark] = field(default_factory=dict)
     repetitive: dict[str, Remark] = field(default_factory=dict)
@@ -283,6 +279,15 @@ class Notes:
         """A run was to have so many iterations; what can be no such count is left out."""
         if is_count(iterations) and iterations < MAX_ITERATIONS:
             self.announced.append((line, int(iterations)))
+
+    def remark(self, known: dict[str, Remark], line: int, said: str, level: str = "") -> None:
+        """Add what a line says to its like among the known ones, of which so many are kept."""
+        form, text = _FIGURE.sub("", said), said.strip()
+        if form in known:
+            known[form].lines.append(line)
+            known[form].text = text
+        elif len(known) < MAX_HEADER:
+            known[form] = Remark(text, text, [line], level)
 
     def add(self, other: "Notes") -> None:
         """Those of another file, which follows this one."""
