@@ -38,7 +38,7 @@ def record(
 ) -> Record:
     """One table as a dataclass whose fields are the table's keys, with `-` for `_`.
 
-    Lists become tuples, and text loses the space around it.
+    Lists become tuples, text loses the space around it, and what a field has as a pattern is one.
 
     Args:
         kind: a field without a default is a key that the table must have.
@@ -56,12 +56,9 @@ def record(
         is_needed = part.default is MISSING and part.default_factory is MISSING
         if is_needed and key not in values:
             raise InputError(file, f"{name} lacks the key {key!r}")
+        if part.type == re.Pattern[str] | None and key in values:
+            values[key] = re.compile(values[key])
     return kind(**values)
-
-
-def pattern(table: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
-    """The pattern under a key of a table; None where it has no such key."""
-    return re.compile(table[key]) if key in table else None
 
 
 def _plain(value: Any) -> Any:

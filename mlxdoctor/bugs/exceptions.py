@@ -7,7 +7,7 @@ from functools import cache
 
 from mlxdoctor.evidence.logs.series import LogFailure
 from mlxdoctor.safety.quoting import quoted
-from mlxdoctor.tables import pattern, record, shipped
+from mlxdoctor.tables import record, shipped
 
 #: Prefix of named groups that match text of a training row. That text is always quoted, because
 #: `--no-text` withholds what is quoted.
@@ -75,8 +75,8 @@ def known_exceptions() -> Mapping[str, KnownException]:
     Raises:
         InputError: a table of exceptions.toml has an unknown key or lacks one.
     """
-    known, file = {}, "exceptions.toml"
-    for name, table in shipped(__package__, file).items():
-        patterns = {key: pattern(table, key) for key in ("message", "code")}
-        known[name] = record(KnownException, file, name, table, id=name, **patterns)
-    return known
+    file = "exceptions.toml"
+    return {
+        name: record(KnownException, file, name, table, id=name)
+        for name, table in shipped(__package__, file).items()
+    }

@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from mlxdoctor.tables import pattern, record, shipped
+from mlxdoctor.tables import record, shipped
 
 #: The bugs of mlx and mlx-lm, and those of other trainers.
 _FILES = ("known_bugs.toml", "trainer_bugs.toml")
@@ -83,8 +82,7 @@ def load_known_bugs() -> Mapping[str, KnownBug]:
     for file in _FILES:
         for name, table in shipped("mlxdoctor.bugs", file).items():
             keys = ("since", "fixed", "verified")
-            given: dict[str, Any] = {key: Version(table[key]) for key in keys if key in table}
-            given["error"] = pattern(table, "error")
-            stated = {"says": _ENDS_WITH_MESSAGE if given["error"] else "", **table}
-            bugs[name] = record(KnownBug, file, name, stated, id=name, **given)
+            versions = {key: Version(table[key]) for key in keys if key in table}
+            stated = {"says": _ENDS_WITH_MESSAGE if "error" in table else "", **table}
+            bugs[name] = record(KnownBug, file, name, stated, id=name, **versions)
     return bugs

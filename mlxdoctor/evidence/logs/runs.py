@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -98,21 +98,25 @@ class _Rows:
         self.lines = lines[order]
         self.owner = np.repeat(np.arange(len(shapes)), [len(shape) for shape in shapes])[order]
         self.index = np.concatenate([np.arange(len(shape)) for shape in shapes])[order]
-        self.named = self._column(lambda shape: shape.step)
+        self.named = self._column()
         once = self._once()
         self.doubled = int(np.count_nonzero(~once))
         self.lines, self.owner = self.lines[once], self.owner[once]
         self.index, self.named = self.index[once], self.named[once]
         self.roles = np.array([shape.role for shape in shapes])[self.owner]
-        self.epochs = self._column(_epoch_in)
-        self.losses = self._column(_loss_in)
+        self.epochs = self._column("epoch")
+        self.losses = self._column("train_loss")
         self.steps = self._counted_on()
 
-    def _column(self, place_in: Callable[[Shape], int | None]) -> NDArray[np.float64]:
-        """The value at one place of every row, NaN where its shape has no such place."""
+    def _column(self, *names: str) -> NDArray[np.float64]:
+        """The value of every row under the first of these names that its shape has, else NaN.
+
+        Without a name, what counts the updates.
+        """
         column = np.full(len(self.lines), np.nan)
         for number, shape in enumerate(self.shapes):
-            if (place := place_in(shape)) is not None:
+            places = [shape.columns.index(name) for name in names if name in shape.columns]
+            if (place := next(iter(places), None) if names else shape.step) is not None:
                 mine = self.owner == number
                 column[mine] = self.tables[number][self.index[mine], place]
         return column
@@ -122,10 +126,10 @@ class _Rows:
         once = np.ones(len(self.named), bool)
         if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
             return once
-        losses = self._column(_any_loss_in)
+        losses = self._column("train_loss", "val_loss")
         reported, apart = dict[tuple[float, ...], int](), list[float]()
         # An epoch may count its steps anew; and a report that says more is none once more.
-        epochs = _filled(self._column(_epoch_in), 0.0).round(2).tolist()
+        epochs = _filled(self._column("epoch"), 0.0).round(2).tolist()
         reports = zip(self.owner.tolist(), epochs, self.named.tolist(), strict=True)
         for row, report in enumerate(reports):
             first = reported.get(report, -_NEAR)
@@ -436,19 +440,6 @@ def _close(series: dict[str, Series]) -> None:
         at = np.append(losses.iterations, told.iterations)
         series["val_loss"] = Series(at, np.append(losses.values, told.values))
         del series["last_val_loss"]
-
-
-def _epoch_in(shape: Shape) -> int | None:
-    return shape.columns.index("epoch") if "epoch" in shape.columns else None
-
-
-def _loss_in(shape: Shape) -> int | None:
-    return shape.columns.index("train_loss") if shape.role == TRAIN else None
-
-
-def _any_loss_in(shape: Shape) -> int | None:
-    names = [name for name in ("train_loss", "val_loss") if name in shape.columns]
-    return shape.columns.index(names[0]) if names else None
 
 
 def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:
