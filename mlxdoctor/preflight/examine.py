@@ -24,7 +24,7 @@ from mlxdoctor.safety.time_budget import TimeBudget
 from mlxdoctor.template import duration
 from mlxdoctor.twin.predict import Device, Timed, predict_memory, predict_time
 from mlxdoctor.twin.reach import Reach
-from mlxdoctor.twin.rerun import recipe_of
+from mlxdoctor.twin.rerun import recorded_settings
 from mlxdoctor.verdict import CauseStatus, Readiness, Verdict
 
 #: What a plan can have; the rest comes with the run.
@@ -93,7 +93,7 @@ def _make_steps(run: Run, seconds: float) -> tuple[Run, Timed | None, str]:
     if run.get(BaseModel) is None or run.get(Dataset) is None:
         return run, None, "No step was made: it takes the base model and the data."
     try:
-        start = prepared(recipe_of(run).as_recorded())
+        start = prepared(recorded_settings(run))
         run = run.having(first_step(start, run.progress))
         left = _TIMED_SHARE * seconds - (time.perf_counter() - begun)
         return run, timed(start, max(left, 1.0)), ""

@@ -16,6 +16,7 @@ from mlxdoctor.api import RunReport, texts_of
 from mlxdoctor.causes import Cause, load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.finding import Severity, onset_of
 from mlxdoctor.formats.withheld import without_text
@@ -23,11 +24,11 @@ from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length, length_of
 from mlxdoctor.reproduce.investigate import candidates, investigate
-from mlxdoctor.reproduce.observe import write_json
+from mlxdoctor.reproduce.observe import Laboratory, write_json
 from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.texts import as_seen_here
-from mlxdoctor.twin.rerun import Laboratory, recipe_of
+from mlxdoctor.twin.rerun import recorded_settings
 from mlxdoctor.verdict import CauseTried, Confirmation, Experiment, Verdict
 
 #: The summary, beside the experiments' own folders.
@@ -72,7 +73,7 @@ def reproduce(
         return report
     run = report.run
     try:
-        recipe = recipe_of(run)
+        settings, config = recorded_settings(run), run.need(TrainingConfig)
     except Missing as reason:
         ruling = undecided(
             f"the run can't be made again: {reason}",
@@ -82,11 +83,11 @@ def reproduce(
         rulings = dict.fromkeys((*names, *asked), ruling)
         return _folded(report, rulings, knowledge.causes, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
-    length = length_of(onset_of(report.outcomes, Severity.ERROR), leading, recipe.iterations)
-    rates = usual_rates(recipe.config, run.get(BaseModel))
+    length = length_of(onset_of(report.outcomes, Severity.ERROR), leading, settings.iters)
+    rates = usual_rates(config, run.get(BaseModel))
     failure = Failure(
         report.outcomes,
-        seeds=tuple(recipe.seed + number for number in range(seeds)),
+        seeds=tuple(settings.seed + number for number in range(seeds)),
         iterations=iterations or length,
         usual={"learning_rate": rates} if rates is not None else {},
         coverage={covered.cause: covered for covered in report.coverage},
@@ -96,8 +97,8 @@ def reproduce(
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     # A length that was named is kept to, whatever the time.
     budget = math.inf if minutes is None or iterations is not None else 60 * minutes
-    bench = Bench(Laboratory(recipe, folder, deadline, run.progress, budget), failure)
-    tried = candidates(failure, recipe.config, report.diagnosis, asked)
+    lab = Laboratory(config, settings, folder, deadline, run.progress, budget)
+    bench, tried = Bench(lab, failure), candidates(failure, config, report.diagnosis, asked)
     rulings, length = investigate(bench, run, tried, asked)
     shown = _folded(report, rulings, knowledge.causes, bench.trials)
     experiments = shown.to_dict()["experiments"]

@@ -12,9 +12,8 @@ from mlxdoctor.exhibits import Curve
 from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity, onset_of
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Change, Observation, rerun, symptom_checks
+from mlxdoctor.reproduce.observe import Change, Laboratory, Observation, symptom_checks
 from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed
-from mlxdoctor.twin.rerun import Laboratory
 from mlxdoctor.verdict import Coverage, Rerun
 
 #: Iterations of a rerun. In seed 000, 20 to 50 decide; a loss that never moves is not judged
@@ -130,14 +129,13 @@ class Bench:
 
     lab: Laboratory
     failure: Failure
-    make: Callable[[Laboratory, Change, int], Observation] = rerun
     trials: list[Rerun] = field(default_factory=list)
 
     def observe(
         self, change: Change, seed: int, question: Question, cause: str | None = None
     ) -> Observation:
         """Make one rerun, or recall it, and list it as the report shows it; raises as `rerun`."""
-        seen = self.make(self.lab, change, seed)
+        seen = self.lab.rerun(change, seed)
         rerun = Rerun(
             experiment=change.kind,
             cause=cause,
@@ -166,7 +164,7 @@ class Bench:
         if not 0 < self.lab.budget < math.inf or failure.iterations <= least:
             return self
         change = Change("trial", "a few iterations, for the time they take", TRIAL)
-        seen = self.make(self.lab, change, failure.seeds[0])
+        seen = self.lab.rerun(change, failure.seeds[0])
         fixed = max(seen.seconds - TRIAL * seen.step_seconds, 0.0)
         room = self.lab.budget / RERUNS - fixed
         affordable = int(room / max(seen.step_seconds, 1e-6))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.finding import Severity
-from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.observe import Change, Observation
@@ -30,7 +29,6 @@ from mlxdoctor.reproduce.rules import (
     undecided,
 )
 from mlxdoctor.twin.faults import FAULTS
-from mlxdoctor.twin.rerun import Recipe
 
 #: The cause that the end token, put at the end of each row, cures.
 NO_END = "missing-end-token"
@@ -117,13 +115,13 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
 
     A rate a thousand times too high is still too high after one division.
     """
-    failure, recipe = bench.failure, bench.lab.recipe
-    fixes = failure.fixes(recipe.config, cause)
+    failure = bench.failure
+    fixes = failure.fixes(bench.lab.config, cause)
     if not fixes:
         return None
     key = next(iter(fixes[0].after))
     cure = Cure(
-        tuple(_with_fix(recipe, failure, fix) for fix in fixes),
+        tuple(_with_fix(fix, failure.iterations) for fix in fixes),
         _other_order(failure.iterations),
         better=None if key in _OTHER_TOKENS else BETTER,
     )
@@ -134,16 +132,14 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
     return replace(cure, better=BETTER_EARLIER, leaves_open=open_)
 
 
-def _with_fix(recipe: Recipe, failure: Failure, fix: Fix) -> Change:
+def _with_fix(fix: Fix, iterations: int) -> Change:
     key, after = next(iter(fix.after.items()))
     before = fix.before[key]
     if key == "iters":
         # The rerun is shorter than the run, and may be too short for the stop that is advised.
-        share = failure.iterations * after / before
-        shorter = after if after < failure.iterations else max(1, round(share))
-        return Change("change", f"iters {failure.iterations} → {shorter}", shorter, fix=fix)
-    values = changed_values(recipe.values, fix.before, fix.after)
-    return Change("change", f"{key} {before} → {after}", failure.iterations, values, fix=fix)
+        shorter = after if after < iterations else max(1, round(iterations * after / before))
+        return Change("change", f"iters {iterations} → {shorter}", shorter, fix=fix)
+    return Change("change", f"{key} {before} → {after}", iterations, fix=fix)
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
@@ -160,7 +156,7 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
     left_out = Change("repair", label, iterations, fault=rows_left_out, severity=named)
     # Other rows than the run's own may have errors of their own.
     placebo = replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out)
-    if "leftovers" in named and mends_all(bench.lab.recipe.as_recorded(), named):
+    if "leftovers" in named and mends_all(bench.lab.settings, named):
         # None left out at random would be the run as recorded, which always fails.
         placebo = _other_order(iterations)
     open_ = "other rows than those that the findings name may be at fault", "which rows those are"
@@ -169,8 +165,7 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
 
 def _end_of_rows(bench: Bench) -> Cure | Ruling:
     """The end token put at the end of each row, as a repaired chat template would."""
-    recipe = bench.lab.recipe
-    count, lacking, cut = count_ends(recipe.as_recorded())
+    count, lacking, cut = count_ends(bench.lab.settings)
     if lacking <= MOST_ENDED * count:
         return Ruling(
             "refuted",
@@ -197,7 +192,7 @@ def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials)
     """
     restores = cause.change is not None and cause.change.operation == "set"
     failure = bench.failure
-    if not cause.inject or (restores and failure.fixes(bench.lab.recipe.config, cause)):
+    if not cause.inject or (restores and failure.fixes(bench.lab.config, cause)):
         return None
     rulings: list[Ruling] = []
     for fault in (FAULTS[name] for name in cause.inject):

@@ -9,12 +9,11 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.judge.remedy import fix_for
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.changes import try_cure, try_injection
-from mlxdoctor.reproduce.observe import symptom_checks
+from mlxdoctor.reproduce.observe import BudgetSpent, symptom_checks
 from mlxdoctor.reproduce.rules import PROBE, Ruling, Trials, refuted, undecided
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import BudgetSpent
 from mlxdoctor.verdict import CauseStatus
 
 #: Leading causes that are tried.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -12,12 +13,15 @@ from typing import Any, Literal, get_args
 
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check, discover
+from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Severity
 from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.summary import slug
 from mlxdoctor.installed import version_here
+from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ANSWERS, TokenLosses, mean_loss
@@ -27,7 +31,6 @@ from mlxdoctor.safety.atomic import write_files
 from mlxdoctor.twin import StepRecord, train
 from mlxdoctor.twin.faults import Fault
 from mlxdoctor.twin.prepared import parts_of
-from mlxdoctor.twin.rerun import BudgetSpent, Laboratory
 from mlxdoctor.twin.settings import Settings
 
 Kind = Literal[
@@ -58,7 +61,6 @@ class Change:
     """What is different in one rerun.
 
     Attributes:
-        values: the configuration to train with; None: as recorded.
         fault: what is put into the trainer or the rows; None: nothing.
         fix: the change of the configuration, as the report shows it; None where it is none.
     """
@@ -66,7 +68,6 @@ class Change:
     kind: Kind
     label: str
     iterations: int
-    values: Mapping[str, Any] | None = None
     fault: Fault | None = None
     severity: Any = None
     fix: Fix | None = None
@@ -101,77 +102,120 @@ class Observation:
         return tuple(code for code, severity in self.findings if severity == "error")
 
 
-def rerun(lab: Laboratory, change: Change, seed: int) -> Observation:
-    """Make the run again with one change and one seed, and examine what came out.
+class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error
+    """Raised when the time that was given is over; its text is the experiment not made."""
 
-    The observation is kept in a file, and read from there the next time.
 
-    Raises:
-        InputError: training is not possible with this change.
-        BudgetSpent: there was not enough time for it.
+@dataclass(frozen=True)
+class Laboratory:
+    """Where the experiments of one run are made, and how long they may take.
+
+    Attributes:
+        config: as it was recorded.
+        settings: to make the run again as recorded.
+        folder: everything is written below it.
+        deadline: of `time.monotonic`; no experiment goes on after it.
+        budget: seconds in all, by which the length of reruns is chosen.
     """
-    work = lab.folder / WORK
-    settings = lab.recipe.settings(work / "run", change.iterations, seed, change.values)
-    fault = change.fault and change.fault.id
-    facts = {
-        "version": VERSION,
-        "kind": change.kind,
-        "fault": fault,
-        "severity": change.severity,
-        "settings": {k: v for k, v in settings.stated().items() if k not in _UNWRITTEN},
-        "data": {p.name: hash_file(p).sha256 for p in sorted(lab.recipe.data.glob("*.jsonl"))},
-        # Reading all of a base model would take longer than the rerun.
-        "base": [
-            (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-            for path in sorted(lab.recipe.base.iterdir())
-            if path.is_file()
-        ],
-        "versions": [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")],
-    }
-    name = "-".join(part for part in (change.kind, fault, f"seed-{seed}") if part)
-    path = lab.folder / f"{slug(name)}-{key_of(facts)}.json"
-    if (seen := recalled(path)) is not None:
-        return seen
-    label = f"{change.label}, seed {seed}"
-    if lab.is_late:
-        raise BudgetSpent(label)
-    started = time.perf_counter()
-    # A reproduction that was killed leaves its last rerun here.
-    shutil.rmtree(work, ignore_errors=True)
-    try:
-        seen = _made(lab, change, settings, label)
-    finally:
+
+    config: TrainingConfig
+    settings: Settings
+    folder: Path
+    deadline: float = math.inf
+    progress: Progress | None = None
+    budget: float = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.deadline
+
+    def rerun(self, change: Change, seed: int) -> Observation:
+        """Make the run again with one change and one seed, and examine what came out.
+
+        The observation is kept in a file, and read from there the next time.
+
+        Raises:
+            InputError: training is not possible with this change.
+            BudgetSpent: there was not enough time for it.
+        """
+        work = self.folder / WORK
+        settings = self._settings(change, seed, work / "run")
+        fault = change.fault and change.fault.id
+        facts = {
+            "version": VERSION,
+            "kind": change.kind,
+            "fault": fault,
+            "severity": change.severity,
+            "settings": {k: v for k, v in settings.stated().items() if k not in _UNWRITTEN},
+            "data": {
+                path.name: hash_file(path).sha256
+                for path in sorted(Path(settings.data).glob("*.jsonl"))
+            },
+            # Reading all of a base model would take longer than the rerun.
+            "base": [
+                (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+                for path in sorted(Path(settings.model).iterdir())
+                if path.is_file()
+            ],
+            "versions": [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")],
+        }
+        name = "-".join(part for part in (change.kind, fault, f"seed-{seed}") if part)
+        path = self.folder / f"{slug(name)}-{key_of(facts)}.json"
+        if (seen := recalled(path)) is not None:
+            return seen
+        if self.is_late:
+            raise BudgetSpent(f"{change.label}, seed {seed}")
+        started = time.perf_counter()
+        # A reproduction that was killed leaves its last rerun here.
         shutil.rmtree(work, ignore_errors=True)
-    seen = replace(seen, seconds=round(time.perf_counter() - started, 2))
-    write_json(path, asdict(seen))
-    return seen
+        try:
+            seen = self._made(change, settings)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        seen = replace(seen, seconds=round(time.perf_counter() - started, 2))
+        write_json(path, asdict(seen))
+        return seen
 
+    def _settings(self, change: Change, seed: int, folder: Path) -> Settings:
+        """Settings of a rerun, which writes into a folder."""
+        settings = self.settings
+        if (fix := change.fix) is not None:
+            values = changed_values(settings.stated(), fix.before, fix.after)
+            settings = Settings.from_values(values, self.config.path)
+        return replace(
+            settings,
+            adapter_path=str(folder),
+            iters=change.iterations,
+            seed=seed,
+            save_every=max(1, change.iterations // 2),
+        )
 
-def _made(lab: Laboratory, change: Change, settings: Settings, label: str) -> Observation:
-    parts, folder = parts_of(settings), Path(settings.adapter_path)
-    if change.fault is not None:
-        settings, parts = change.fault.inject(settings, change.severity, parts)
+    def _made(self, change: Change, settings: Settings) -> Observation:
+        parts, folder = parts_of(settings), Path(settings.adapter_path)
+        label = f"{change.label}, seed {settings.seed}"
+        if change.fault is not None:
+            settings, parts = change.fault.inject(settings, change.severity, parts)
 
-    def tell(record: Any) -> str | None:
-        if not isinstance(record, StepRecord):
-            return None
-        if lab.progress is not None:
-            lab.progress(label, record.iteration, settings.iters)
-        return "the time is over" if lab.is_late else None
+        def tell(record: Any) -> str | None:
+            if not isinstance(record, StepRecord):
+                return None
+            if self.progress is not None:
+                self.progress(label, record.iteration, settings.iters)
+            return "the time is over" if self.is_late else None
 
-    result = train(settings, parts=parts, tell=tell)
-    if result.stopped is not None and len(result.steps) < settings.iters:
-        raise BudgetSpent(label)
-    if change.fault is not None:
-        change.fault.finish(folder, settings, change.severity)
-    # A model is asked about the rows it was trained on: those of a repair, if any.
-    own = folder / "data"
-    return replace(
-        examined(folder, base=lab.recipe.base, data=own if own.is_dir() else lab.recipe.data),
-        iterations=tuple(step.iteration for step in result.steps),
-        losses=tuple(step.train_loss for step in result.steps),
-        step_seconds=median([step.seconds for step in result.steps] or [0.0]),
-    )
+        result = train(settings, parts=parts, tell=tell)
+        if result.stopped is not None and len(result.steps) < settings.iters:
+            raise BudgetSpent(label)
+        if change.fault is not None:
+            change.fault.finish(folder, settings, change.severity)
+        return replace(
+            # A model is asked about the rows it was trained on: those of a repair, if any.
+            examined(folder, base=Path(settings.model), data=Path(settings.data)),
+            iterations=tuple(step.iteration for step in result.steps),
+            losses=tuple(step.train_loss for step in result.steps),
+            step_seconds=median([step.seconds for step in result.steps] or [0.0]),
+        )
 
 
 def key_of(facts: Mapping[str, Any]) -> str:

@@ -34,7 +34,13 @@ from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, recipe_of, says_how
+from mlxdoctor.twin.rerun import (
+    AsConfigured,
+    deadline_of,
+    in_few_widths,
+    recorded_settings,
+    says_how,
+)
 from mlxdoctor.twin.settings import Settings
 
 _NO_TIME = "the time was over before the twin had made its updates"
@@ -345,7 +351,7 @@ class _Measuring:
         if not says_how(self.run, assumes_adam=True):
             return None
         self.settings = replace(
-            recipe_of(self.run, assumes_adam=True).whole(),
+            recorded_settings(self.run, assumes_adam=True),
             adapter_path=self.settings.adapter_path,
             clear_cache_threshold=self.settings.clear_cache_threshold,
         )

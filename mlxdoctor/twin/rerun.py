@@ -1,6 +1,5 @@
 """A recorded run made again: from its base, rows, configuration and seed, within a time."""
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.kind import Missing, Progress, RunView
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.run_files import resolve_file
 from mlxdoctor.models.load import in_float32, load_tokenizer, load_weights, on_cpu
@@ -20,79 +19,27 @@ from mlxdoctor.twin.batches import Batches, doubled
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.settings import OURS, TABLE, Settings
 
-#: Keys that say where a run reported to, what it ran besides training, or where rows are hosted.
+#: Keys that say where a run wrote or reported to, what it ran besides training, or where rows are
+#: hosted.
 _LEFT_OUT = frozenset(
-    {"config", "hf_dataset", "report_to", "project_name", "test", "trust_remote_code"}
+    {
+        *("adapter_path", "save_every", "config", "hf_dataset", "report_to", "project_name"),
+        *("test", "trust_remote_code"),
+    }
 )
 _KEYS = frozenset(option.name for option in fields(Settings)) - OURS - _LEFT_OUT
 
 
-class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error
-    """Raised when the time that was given is over; its text is the experiment not made."""
+def recorded_settings(run: RunView, *, assumes_adam: bool = False) -> Settings:
+    """Settings to make a run again: as mlx-lm, or as our own trainer where that made it.
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """A run, ready to be made again.
-
-    Attributes:
-        config: the configuration as it was recorded.
-        values: mlx-lm's keys of it, with base, data and files as they were found here.
-        base, data: folders.
-    """
-
-    config: TrainingConfig
-    values: Mapping[str, Any]
-    base: Path
-    data: Path
-    iterations: int
-    seed: int
-
-    def settings(
-        self, folder: Path, iterations: int, seed: int, values: Mapping[str, Any] | None = None
-    ) -> Settings:
-        """Settings of a rerun, which writes into `folder`: as mlx-lm, or as our own trainer.
-
-        Args:
-            values: to train with instead of those recorded.
-
-        Raises:
-            InputError: the reference trainer does not take a value.
-        """
-        # Where the configuration has a table of our own, our trainer made the run.
-        own = self.config.values.get(TABLE)
-        if isinstance(own, Mapping):
-            own = {key: own.get(key) for key in ("mode", "grad_clip")}
-        return Settings.from_values(
-            {
-                **(self.values if values is None else values),
-                "adapter_path": str(folder),
-                "iters": iterations,
-                "seed": seed,
-                "save_every": max(1, iterations // 2),
-                "train": True,
-                TABLE: own or {"mode": "parity"},
-            },
-            self.config.path,
-        )
-
-    def whole(self) -> Settings:
-        """Settings of all of the run's iterations."""
-        return replace(self.as_recorded(), iters=self.iterations)
-
-    def as_recorded(self) -> Settings:
-        """Settings of one iteration as recorded, for what is worked out without a rerun."""
-        return self.settings(Path("adapters"), 1, self.seed)
-
-
-def recipe_of(run: RunView, *, assumes_adam: bool = False) -> Recipe:
-    """How to make a run again.
+    Base, data and files are named as they were found here.
 
     Args:
         assumes_adam: whether a rate and a number of updates are enough, the optimizer unsaid.
 
     Raises:
-        Missing: it left too little for that.
+        Missing: it left too little for that, or the reference trainer does not take a value.
     """
     config, model, dataset = run.need(TrainingConfig), run.need(BaseModel), run.need(Dataset)
     is_enough = assumes_adam and bool(config.learning_rate and config.iters)
@@ -107,43 +54,25 @@ def recipe_of(run: RunView, *, assumes_adam: bool = False) -> Recipe:
         if path is None:
             raise Missing(f"{config.resume_adapter_file}, which it was resumed from, is not here")
         values["resume_adapter_file"] = str(path)
-    base = model.path.resolve()
-    data = (dataset.path if dataset.path.is_dir() else dataset.path.parent).resolve()
-    recipe = Recipe(
-        config=config,
-        values={**values, "model": str(base), "data": str(data)},
-        base=base,
-        data=data,
-        iterations=config.iters or Settings.iters,
-        seed=config.seed or 0,
-    )
+    # Where the configuration has a table of our own, our trainer made the run.
+    own = config.values.get(TABLE)
+    table = {key: own.get(key) for key in OURS} if isinstance(own, Mapping) else {"mode": "parity"}
+    found = {
+        "model": str(model.path.resolve()),
+        "data": str(_folder(dataset.path).resolve()),
+        "iters": config.iters or Settings.iters,
+        "seed": config.seed or 0,
+        "train": True,
+        TABLE: table,
+    }
     try:
-        recipe.as_recorded()
+        return Settings.from_values(values | found, config.path)
     except InputError as error:
         raise Missing(f"the reference trainer does not take it: {error}") from None
-    return recipe
 
 
-@dataclass(frozen=True)
-class Laboratory:
-    """Where the experiments of one run are made, and how long they may take.
-
-    Attributes:
-        folder: everything is written below it.
-        deadline: of `time.monotonic`; no experiment goes on after it.
-        budget: seconds in all, by which the length of reruns is chosen.
-    """
-
-    recipe: Recipe
-    folder: Path
-    deadline: float = math.inf
-    progress: Progress | None = None
-    budget: float = math.inf
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() > self.deadline
+def _folder(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
 
 
 def deadline_of(run: RunView, share: float = 1.0) -> float:
@@ -179,13 +108,12 @@ class AsConfigured:
 
         base, dataset = run.need(BaseModel), run.need(Dataset)
         if says_how(run):
-            settings = recipe_of(run).whole()
+            settings = recorded_settings(run)
         else:
             config = run.get(TrainingConfig)
-            data = dataset.path if dataset.path.is_dir() else dataset.path.parent
             settings = Settings(
                 model=str(base.path),
-                data=str(data),
+                data=str(_folder(dataset.path)),
                 val_batches=-1,
                 num_layers=-1,
                 batch_size=(config.batch_size if config is not None else None)
@@ -194,8 +122,7 @@ class AsConfigured:
                 mode="parity",
             )
         if (adapter := run.files.adapter) is not None:
-            folder = adapter if adapter.is_dir() else adapter.parent
-            settings = replace(settings, adapter_path=str(folder))
+            settings = replace(settings, adapter_path=str(_folder(adapter)))
         parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
         # Of a plan mlx-lm itself has to read the rows.
         is_made = run.get(PlannedRun) is None
@@ -235,9 +162,9 @@ def in_few_widths(parts: Parts) -> Parts:
 
 
 def says_how(run: RunView, *, assumes_adam: bool = False) -> bool:
-    """Whether the run left what it takes to make it again; as `recipe_of`."""
+    """Whether the run left what it takes to make it again; as `recorded_settings`."""
     try:
-        recipe_of(run, assumes_adam=assumes_adam)
+        recorded_settings(run, assumes_adam=assumes_adam)
     except Missing:
         return False
     return True

@@ -14,7 +14,7 @@ from mlxdoctor.probe.probing import judge
 from mlxdoctor.run import Run
 from mlxdoctor.twin.prepared import prepared
 from mlxdoctor.twin.reach import highest_rate
-from mlxdoctor.twin.rerun import recipe_of
+from mlxdoctor.twin.rerun import recorded_settings
 from mlxdoctor.verdict import Readiness
 from tests.preflight.small_run import SOUND, small_run
 from tests.twin.small import small_settings
@@ -88,7 +88,7 @@ def test_settings_are_held_against_what_the_rows_teach(
 def test_the_first_step_of_a_sound_run_has_no_warning(tmp_path: Path) -> None:
     """It is made with mlx-lm's own parts, and judged by the checks of a step."""
     plan = Run.planned(planned_config(None, {**SOUND, "adapter_path": str(tmp_path)}))
-    run = prepared(recipe_of(plan).as_recorded())
+    run = prepared(recorded_settings(plan))
     before = arrays(run.model)
     step = first_step(run)
     assert step.planned

@@ -9,23 +9,25 @@ import pytest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.investigate import investigate, shown_by_diagnosis
-from mlxdoctor.reproduce.observe import Change, Observation, symptom_checks
+from mlxdoctor.reproduce.observe import BudgetSpent, Change, Observation, symptom_checks
 from mlxdoctor.reproduce.rules import Ruling
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.levels import Level
 from mlxdoctor.twin.replay import Replay
-from mlxdoctor.twin.rerun import BudgetSpent, Recipe, recipe_of
+from mlxdoctor.twin.rerun import recorded_settings
+from mlxdoctor.twin.settings import Settings
 from mlxdoctor.verdict import CauseStatus, Coverage
 from tests.conftest import RUNS
 
 KNOWLEDGE = load_causes()
 LOOKED = tuple(one.name for one in symptom_checks())
 RUN = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
-RECIPE = recipe_of(RUN)
+CONFIG, SETTINGS = RUN.need(TrainingConfig), recorded_settings(RUN)
 
 Answer = Callable[[Change, int], Observation]
 
@@ -41,12 +43,12 @@ class Canned:
 
     answer: Answer
     spent_after: int | None = None
-    recipe: Recipe = RECIPE
+    config: TrainingConfig = CONFIG
+    settings: Settings = SETTINGS
     budget: float = math.inf
     asked: list[Change] = field(default_factory=list)
 
-    def rerun(self, lab: Any, change: Change, seed: int) -> Observation:
-        assert lab is self
+    def rerun(self, change: Change, seed: int) -> Observation:
         if self.spent_after is not None and len(self.asked) >= self.spent_after:
             raise BudgetSpent(f"{change.label}, seed {seed}")
         self.asked.append(change)
@@ -80,8 +82,7 @@ def tried(
 ) -> dict[str, Ruling]:
     """What comes of trying these causes, all as likely."""
     ranked = [Diagnosed(KNOWLEDGE.causes[name], 3.0, (), (), (), ()) for name in causes]
-    bench: Any = Bench(lab, case, lab.rerun)  # type: ignore[arg-type]
-    return investigate(bench, run, ranked, asked)[0]
+    return investigate(Bench(lab, case), run, ranked, asked)[0]  # type: ignore[arg-type]
 
 
 def cured_by(key: str, to: Callable[[Any], bool]) -> Answer:
@@ -89,7 +90,7 @@ def cured_by(key: str, to: Callable[[Any], bool]) -> Answer:
 
     def answer(change: Change, seed: int) -> Observation:
         del seed
-        value = (change.values or RECIPE.values).get(key)
+        value = change.fix.after.get(key) if change.fix is not None else getattr(SETTINGS, key)
         return GOOD if to(value) else BAD
 
     return answer
@@ -110,12 +111,11 @@ def test_the_mildest_change_that_cures_is_kept() -> None:
 
 
 def test_a_rate_of_zero_is_put_into_the_usual_range() -> None:
-    zero = replace(RECIPE.config, values={**RECIPE.config.values, "learning_rate": 0.0})
-    values = {**RECIPE.values, "learning_rate": 0.0}
+    zero = replace(CONFIG, values={**CONFIG.values, "learning_rate": 0.0})
     fails = seen("generation-effect.identical-to-base", loss=4.9)
     lab = Canned(
-        lambda one, _: GOOD if (one.values or values)["learning_rate"] > 0 else fails,
-        recipe=replace(RECIPE, config=zero, values=values),
+        lambda one, _: GOOD if one.fix is not None and one.fix.after["learning_rate"] else fails,
+        config=zero,
     )
     case = replace(
         case_with("generation-effect.identical-to-base"), usual={"learning_rate": (1e-4, 1e-2)}

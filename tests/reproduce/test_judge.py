@@ -7,6 +7,7 @@ import pytest
 from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Severity
 from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.reproduce.bench import length_of
@@ -14,7 +15,6 @@ from mlxdoctor.reproduce.investigate import resolve
 from mlxdoctor.reproduce.observe import Observation
 from mlxdoctor.reproduce.rules import Question, Ruling, Signs, judge_change, judge_injection, needed
 from mlxdoctor.run import Run
-from mlxdoctor.twin.rerun import recipe_of
 from tests.conftest import RUNS
 from tests.reproduce.test_investigate import seen
 
@@ -150,14 +150,14 @@ def test_a_rerun_goes_past_the_onset(onset: int | None, recorded: int, length: i
 
 def test_the_usual_rate_is_the_models_whatever_the_runs_is() -> None:
     run = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
-    base, recipe = run.get(BaseModel), recipe_of(run)
-    usual = usual_rates(recipe.config, base)
+    base, config = run.get(BaseModel), run.need(TrainingConfig)
+    usual = usual_rates(config, base)
     assert usual[0] < 3e-4 < usual[1] < 0.005
     for changes in ({"learning_rate": 0.0}, {"lr_schedule": {"name": "x", "arguments": [0.0]}}):
-        other = replace(recipe.config, values={**recipe.config.values, **changes})
+        other = replace(config, values={**config.values, **changes})
         assert usual_rates(other, base) == usual
     wide = {"lora_parameters": {"rank": 8, "dropout": 0.0, "scale": 200.0}}
-    rates = usual_rates(replace(recipe.config, values={**recipe.config.values, **wide}), base)
+    rates = usual_rates(replace(config, values={**config.values, **wide}), base)
     assert rates == pytest.approx((usual[0] / 10, usual[1] / 10))
-    full = replace(recipe.config, values={**recipe.config.values, "fine_tune_type": "full"})
+    full = replace(config, values={**config.values, "fine_tune_type": "full"})
     assert usual_rates(full, base) is None

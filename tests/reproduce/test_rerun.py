@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.reproduce import observe
-from mlxdoctor.reproduce.observe import Change, Observation, key_of, recalled, rerun, write_json
+from mlxdoctor.reproduce.observe import (
+    BudgetSpent,
+    Change,
+    Laboratory,
+    Observation,
+    key_of,
+    recalled,
+    write_json,
+)
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import BudgetSpent, Laboratory, Recipe, recipe_of
+from mlxdoctor.twin.rerun import recorded_settings
 from tests.conftest import RUNS
 from tests.reproduce.real import trained
 
@@ -32,14 +41,14 @@ SEEN = Observation(
 UNTIMED = {"seconds": 0.0, "step_seconds": 0.0}
 
 
-@pytest.fixture
-def recipe() -> Recipe:
-    return recipe_of(RUN)
+def laboratory(run: Run, folder: Path) -> Laboratory:
+    """Where the experiments of a run are made."""
+    return Laboratory(run.need(TrainingConfig), recorded_settings(run), folder)
 
 
 @pytest.fixture
-def lab(recipe: Recipe, tmp_path: Path) -> Laboratory:
-    return Laboratory(recipe, tmp_path / "experiments")
+def lab(tmp_path: Path) -> Laboratory:
+    return laboratory(RUN, tmp_path / "experiments")
 
 
 @pytest.fixture
@@ -55,8 +64,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[Laboratory], Observation]
         (work / "adapters.safetensors").write_text("")
         return replace(SEEN, losses=(1.0,), iterations=(count,))
 
-    monkeypatch.setattr(observe, "_made", make)
-    return lambda lab: rerun(lab, AS_RECORDED, 42)
+    monkeypatch.setattr(Laboratory, "_made", make)
+    return lambda lab: lab.rerun(AS_RECORDED, 42)
 
 
 def test_a_rerun_is_made_once_and_leaves_one_file(
@@ -108,12 +117,11 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
     assert json.loads(path.read_text()) == {"a": 1}
 
 
-def test_a_run_of_our_own_trainer_is_made_again_in_its_own_mode(recipe: Recipe) -> None:
-    folder = Path("adapters")
-    assert recipe.settings(folder, 5, 0).mode == "parity"
-    own = {**recipe.config.values, "mlxdoctor": {"grad_clip": 1.0, "patience": 3}}
-    again = replace(recipe, config=replace(recipe.config, values=own))
-    settings = again.settings(folder, 5, 0)
+def test_a_run_of_our_own_trainer_is_made_again_in_its_own_mode() -> None:
+    assert recorded_settings(RUN).mode == "parity"
+    config = RUN.need(TrainingConfig)
+    own = {**config.values, "mlxdoctor": {"grad_clip": 1.0, "patience": 3}}
+    settings = recorded_settings(RUN.having(replace(config, values=own)))
     assert (settings.mode, settings.grad_clip) == ("exact", 1.0)
 
 
@@ -122,22 +130,22 @@ def test_a_rerun_that_runs_out_of_time_is_not_kept(lab: Laboratory) -> None:
     # Enough to load the model, not to train.
     hurried = replace(lab, deadline=time.monotonic() + 1.0)
     with pytest.raises(BudgetSpent, match="rerun as recorded, seed 42"):
-        rerun(hurried, replace(AS_RECORDED, iterations=400), 42)
+        hurried.rerun(replace(AS_RECORDED, iterations=400), 42)
     assert not list(lab.folder.iterdir())
 
 
 @pytest.mark.slow
 def test_the_same_rerun_gives_the_same_observation(lab: Laboratory, tmp_path: Path) -> None:
-    first = rerun(lab, AS_RECORDED, 42)
-    other = rerun(replace(lab, folder=tmp_path / "elsewhere"), AS_RECORDED, 42)
+    first = lab.rerun(AS_RECORDED, 42)
+    other = replace(lab, folder=tmp_path / "elsewhere").rerun(AS_RECORDED, 42)
     assert replace(first, **UNTIMED) == replace(other, **UNTIMED)
     assert len(first.iterations) == 5
-    assert rerun(lab, AS_RECORDED, 42) == first
+    assert lab.rerun(AS_RECORDED, 42) == first
 
 
 @pytest.mark.slow
 def test_a_full_fine_tune_is_judged_by_its_weights(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", iters=1, fine_tune_type="full", learning_rate=3e-2)
     run = Run.discover([folder], allow_model=False)
-    lab = Laboratory(recipe_of(run), tmp_path / "work")
-    assert "full-weights.exploded" in rerun(lab, replace(AS_RECORDED, iterations=20), 0).errors
+    lab = laboratory(run, tmp_path / "work")
+    assert "full-weights.exploded" in lab.rerun(replace(AS_RECORDED, iterations=20), 0).errors
