@@ -21,13 +21,13 @@ import numpy as np
 
 from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.twin.attach import call_through, convert, trained_layers, unfreeze
+from mlxdoctor.twin.attach import call_through, trained_layers, unfreeze
 from mlxdoctor.twin.batches import Batch
-from mlxdoctor.twin.masked_loss import loss_without, shifted_loss
+from mlxdoctor.twin.masked_loss import loss_without
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.prepared import parts_of
+from mlxdoctor.twin.readings.targets import shifted, up_to_the_end
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 Weights = dict[str, mx.array]
 #: (weights, severity) -> weights.
@@ -100,13 +100,8 @@ def half_precision(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
     return settings, replace(parts, load=load, loss=scaled)
 
 
-def _shifted(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Targets are shifted by the severity, not by one: by 0, each token predicts itself."""
-    return settings, replace(parts, loss=shifted_loss(int(severity)))
-
-
-identity_taught = fault("labels-identity", "labels-misaligned", 0)(_shifted)
-shifted_twice = fault("labels-shifted-twice", "labels-misaligned", 2, 3)(_shifted)
+identity_taught = fault("labels-identity", "labels-misaligned", 0)(shifted)
+shifted_twice = fault("labels-shifted-twice", "labels-misaligned", 2, 3)(shifted)
 
 
 @fault("prompt-supervised", "prompt-supervised", 0.5, 1.0)
@@ -158,20 +153,7 @@ def padding_in_batch(settings: Settings, parts: Parts, severity: Any) -> tuple[S
 @fault("no-end-token", "missing-end-token", 0.5, 1.0)
 def without_end(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """This share of the rows has no end token."""
-
-    def encode_open(settings: Settings, tokenizer: Any) -> TokenRows:
-        rows = parts.encode(settings, tokenizer)
-        generator = np.random.default_rng(settings.seed)
-
-        def cut(row: TokenRow) -> TokenRow:
-            ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
-            if not len(ends) or generator.random() >= severity:
-                return row
-            return replace(row, tokens=row.tokens[: ends[-1]])
-
-        return rows.map(cut)
-
-    return settings, replace(parts, encode=encode_open)
+    return settings, replace(parts, encode=up_to_the_end(parts, kept=0, share=float(severity)))
 
 
 @fault("end-token-masked", "missing-end-token", "by id")
@@ -185,23 +167,28 @@ def end_masked(settings: Settings, parts: Parts, severity: Any) -> tuple[Setting
 @fault("adapter-never-attached", "adapter-never-attached", "layers", "everything")
 def never_attached(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """No layer is converted: the weights of the chosen layers, or all, are trained."""
-    return settings, _trained_besides(parts, str(severity), attached=False)
+    return settings, trained_besides(parts, str(severity), attached=False)
 
 
 @fault("base-not-frozen", "base-weights-changed", "norms", "layers", "everything")
 def not_frozen(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """The adapter is attached, and norms, whole layers or everything is trained with it."""
-    return settings, _trained_besides(parts, str(severity), attached=True)
+    return settings, trained_besides(parts, str(severity), attached=True)
 
 
-def _trained_besides(parts: Parts, what: str, *, attached: bool) -> Parts:
-    """Parts that train more than the adapter: norms, whole layers or everything."""
+def trained_besides(parts: Parts, what: str, *, attached: bool) -> Parts:
+    """Parts that train more than the adapter: norms, whole layers or everything.
+
+    Args:
+        attached: whether there is an adapter; else there is only the rest.
+    """
 
     def prepare(model: Any, settings: Settings) -> None:
-        mx.random.seed(settings.seed)
-        model.freeze()
         if attached:
-            convert(model, settings)
+            parts.prepare(model, settings)
+        else:
+            mx.random.seed(settings.seed)
+            model.freeze()
         if what == "everything":
             unfreeze(model)
         for layer in trained_layers(model, settings):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def answers_with_their_header(settings: Settings, parts: Parts) -> tuple[Setting
 @reading(sound=True)
 def up_to_the_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of rows that stop at their end token."""
-    return settings, replace(parts, encode=_up_to_the_end(parts, kept=1), loss=losses().exact_loss)
+    return settings, replace(parts, encode=up_to_the_end(parts, kept=1), loss=losses().exact_loss)
 
 
 @reading(sound=True)
@@ -81,27 +82,30 @@ def prompt_in_the_loss(settings: Settings, parts: Parts) -> tuple[Settings, Part
     return (replace(settings, mask_prompt=False), parts) if settings.mask_prompt else None
 
 
-def _shifted(shift: int, code: str, target: str) -> Reading:
-    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        return settings, replace(parts, loss=losses().shifted_loss(shift))
-
-    fix = "Make targets[i] the token after inputs[i], shifted exactly once."
-    return Reading(code, f"of predicting the {target}", apply, fix)
+def shifted(settings: Settings, parts: Parts, shift: int) -> tuple[Settings, Parts]:
+    """The run with targets that are shifted by this, not by 1: by 0, each token predicts itself."""
+    return settings, replace(parts, loss=losses().shifted_loss(shift))
 
 
-SHIFTED = (
-    _shifted(0, "token-just-given", "token just given, since the targets are not shifted"),
-    _shifted(
-        2, "token-after-the-next", "token after the next, since the targets are shifted twice"
-    ),
-    _shifted(3, "third-token-ahead", "third token ahead"),
+SHIFTED = tuple(
+    Reading(
+        code,
+        f"of predicting the {target}",
+        partial(shifted, shift=shift),
+        "Make targets[i] the token after inputs[i], shifted exactly once.",
+    )
+    for shift, code, target in (
+        (0, "token-just-given", "token just given, since the targets are not shifted"),
+        (2, "token-after-the-next", "token after the next, since the targets are shifted twice"),
+        (3, "third-token-ahead", "third token ahead"),
+    )
 )
 
 
 @reading(fix=_KEEP_THE_END)
 def no_end_token(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     """Of rows without their end token."""
-    return settings, replace(parts, encode=_up_to_the_end(parts, kept=0))
+    return settings, replace(parts, encode=up_to_the_end(parts, kept=0))
 
 
 @reading(fix=_KEEP_THE_END)
@@ -135,13 +139,18 @@ def summed(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
     return settings, replace(parts, loss=losses().summed_loss)
 
 
-def _up_to_the_end(parts: Parts, *, kept: int) -> Callable[[Settings, Any], TokenRows]:
-    """Rows up to their last end token, with it (`kept` is 1) or without (0)."""
+def up_to_the_end(
+    parts: Parts, *, kept: int, share: float = 1.0
+) -> Callable[[Settings, Any], TokenRows]:
+    """This share of the rows up to their last end token, with it (`kept` is 1) or without (0)."""
 
     def encode(settings: Settings, tokenizer: Any) -> TokenRows:
+        generator = np.random.default_rng(settings.seed)
+
         def ended(row: TokenRow) -> TokenRow:
             ends = np.flatnonzero(row.tokens == tokenizer.eos_token_id)
-            return replace(row, tokens=row.tokens[: ends[-1] + kept]) if len(ends) else row
+            is_cut = len(ends) > 0 and generator.random() < share
+            return replace(row, tokens=row.tokens[: ends[-1] + kept]) if is_cut else row
 
         return parts.encode(settings, tokenizer).map(ended)
 

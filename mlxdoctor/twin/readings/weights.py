@@ -91,14 +91,9 @@ def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Part
     """Of a run that trains the base model along with the adapter."""
     if settings.fine_tune_type == "full":
         return None
+    from mlxdoctor.twin.faults import trained_besides
 
-    def prepare(model: Any, settings: Settings) -> None:
-        from mlxdoctor.twin.attach import unfreeze
-
-        parts.prepare(model, settings)
-        unfreeze(model)
-
-    return settings, replace(parts, prepare=prepare)
+    return settings, trained_besides(parts, "everything", attached=True)
 
 
 @reading(fix="Train on the base model itself, and not on one that was fused before.")
