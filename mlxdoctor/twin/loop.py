@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from mlxdoctor.models.load import count_parameters
 from mlxdoctor.safety.errors import InputError
@@ -79,6 +80,10 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
         add_metrics(folder, validations[-1])
         tell(validations[-1])
 
+    def save(iteration: int | None) -> None:
+        weights = dict(tree_flatten(model.trainable_parameters()))
+        write_adapter(settings, start.parts.saved(weights), iteration)
+
     mx.reset_peak_memory()
     take = stepper(start, optimizer, norms=True)
     model.train()
@@ -93,12 +98,12 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
         steps.append(replace(record, seconds=drawn + record.seconds))
         add_metrics(folder, steps[-1])
         if iteration % settings.save_every == 0:
-            write_adapter(settings, model, iteration)
+            save(iteration)
         if rows.valid and settings.is_exact and _validates_after(settings, iteration):
             validate(iteration)
         if (reason := tell(steps[-1])) is not None:
             break
-    write_adapter(settings, model)
+    save(None)
     if settings.test and reason is None:
         test_loss = loss_on(rows.test, settings.test_batches)
     model.eval()
