@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mlxdoctor.api import RunReport, texts_of
-from mlxdoctor.causes import Cause, load_causes
+from mlxdoctor.causes import load_causes
 from mlxdoctor.diagnosis import Diagnosed
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
@@ -64,10 +64,9 @@ def reproduce(
     Raises:
         InputError: a cause is unknown, or the folder can't be written.
     """
-    knowledge = load_causes()
     asked = tuple(dict.fromkeys(causes))
     for name in asked:
-        if name not in knowledge.causes:
+        if name not in load_causes().causes:
             raise InputError(None, f"there is no cause {name!r}", "see `mlxdoctor explain`")
     if not report.diagnosis and not asked:
         return report
@@ -81,7 +80,7 @@ def reproduce(
         )
         names = [diagnosed.cause.id for diagnosed in report.diagnosis[:1]]
         rulings = dict.fromkeys((*names, *asked), ruling)
-        return _folded(report, rulings, knowledge.causes, ())
+        return _folded(report, rulings, ())
     leading = report.diagnosis[0].cause if report.diagnosis else None
     length = length_of(onset_of(report.outcomes, Severity.ERROR), leading, settings.iters)
     rates = usual_rates(config, run.get(BaseModel))
@@ -100,19 +99,17 @@ def reproduce(
     lab = Laboratory(config, settings, folder, deadline, run.progress, budget)
     bench, tried = Bench(lab, failure), candidates(failure, config, report.diagnosis, asked)
     rulings, length = investigate(bench, run, tried, asked)
-    shown = _folded(report, rulings, knowledge.causes, bench.trials)
+    shown = _folded(report, rulings, bench.trials)
     experiments = shown.to_dict()["experiments"]
     write_json(folder / SUMMARY_FILE, {"experiments": experiments, "iterations": length})
     return shown
 
 
 def _folded(
-    report: RunReport,
-    rulings: Mapping[str, Ruling],
-    causes: Mapping[str, Cause],
-    reruns: Sequence[Experiment],
+    report: RunReport, rulings: Mapping[str, Ruling], reruns: Sequence[Experiment]
 ) -> RunReport:
     """The report with the verdicts, confirmed causes first and refuted ones last."""
+    causes = load_causes().causes
     tried = [
         CauseTried(
             cause=name, title=causes[name].title, verdict=ruling.verdict, reason=ruling.reason
@@ -120,15 +117,13 @@ def _folded(
         for name, ruling in rulings.items()
     ]
     tried.sort(key=lambda verdict: _ORDER[verdict.verdict])
-    diagnosis = _diagnosis(report, rulings, causes)
+    diagnosis = _diagnosis(report, rulings)
     fix, experiments = _fix(report, diagnosis, rulings), (*tried, *reruns)
     shown = as_seen_here(replace(report, diagnosis=diagnosis, fix=fix, experiments=experiments))
     return shown if report.run.options.with_text else without_text(shown, texts_of(report.run))
 
 
-def _diagnosis(
-    report: RunReport, rulings: Mapping[str, Ruling], causes: Mapping[str, Cause]
-) -> tuple[Diagnosed, ...]:
+def _diagnosis(report: RunReport, rulings: Mapping[str, Ruling]) -> tuple[Diagnosed, ...]:
     diagnosis = [
         replace(diagnosed, confirmation=ruling.verdict)
         if (ruling := rulings.get(diagnosed.cause.id)) is not None
@@ -138,7 +133,7 @@ def _diagnosis(
     listed = {diagnosed.cause.id for diagnosed in diagnosis}
     if report.verdict in (Verdict.UNHEALTHY, Verdict.SUSPECT):
         diagnosis += [
-            Diagnosed(causes[name], 0.0, (), (), (), (), "confirmed")
+            Diagnosed(load_causes().causes[name], 0.0, (), (), (), (), "confirmed")
             for name, ruling in rulings.items()
             if name not in listed and ruling.verdict == "confirmed"
         ]

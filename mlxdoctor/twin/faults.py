@@ -23,6 +23,7 @@ from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import loss_without
 from mlxdoctor.twin.parts import Parts, Weights
 from mlxdoctor.twin.readings.targets import shifted, up_to_the_end
+from mlxdoctor.twin.readings.weights import with_base
 from mlxdoctor.twin.settings import Settings
 
 #: (settings, parts, severity) -> the settings and parts of the run that goes wrong.
@@ -56,18 +57,14 @@ def fault(id: str, *severities: Any) -> Callable[[Apply], Fault]:
 def half_precision(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Weights are float16 and the loss is multiplied by the severity without dividing again."""
 
-    def load(settings: Settings) -> tuple[Any, Any]:
-        model, tokenizer = parts.load(settings)
-        model.set_dtype(mx.float16)
-        return model, tokenizer
-
     def scaled(model: Any, tokens: mx.array, spans: mx.array) -> tuple[mx.array, mx.array]:
         mean, supervised = parts.loss(model, tokens, spans)
         # The reported value stays the loss; its gradient is the multiple's.
         multiple = mean * severity
         return multiple - mx.stop_gradient(multiple - mean), supervised
 
-    return settings, replace(parts, load=load, loss=scaled)
+    halved = with_base(parts, lambda model: model.set_dtype(mx.float16))
+    return settings, replace(halved, loss=scaled)
 
 
 identity_taught = fault("labels-identity", 0)(shifted)

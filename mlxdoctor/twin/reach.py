@@ -572,7 +572,6 @@ class _Measuring:
         """The setting that is changed back, and all settings with it."""
         own, peak = self.settings, highest_rate(self.settings)
         schedule, lora = own.lr_schedule, own.lora_parameters
-        usual = MLX_LM_LORA_DEFAULTS
         # The batches of an update first, since all others take as many.
         changes: list[tuple[str, dict[str, Any]]] = [
             ("grad_accumulation_steps", {"grad_accumulation_steps": 1}),
@@ -584,19 +583,15 @@ class _Measuring:
             changes.append(("optimizer", {"optimizer": "adam", "optimizer_config": {}}))
         name = "lr_schedule" if schedule else "learning_rate"
         changes.append((name, {"lr_schedule": None, "learning_rate": rate}))
-        if lora is not None and lora.get("dropout", 0.0) >= UNUSUAL:
-            # Which no rate makes good.
-            changes.insert(
-                0, ("lora_parameters.dropout", {"lora_parameters": {**lora, "dropout": 0.0}})
-            )
-        if lora is not None and "keys" in lora:
-            every = {name: value for name, value in lora.items() if name != "keys"}
-            changes.append(("lora_parameters.keys", {"lora_parameters": every}))
         if lora is not None:
-            some = [{"dropout": 0.0}] if lora.get("dropout") else []
-            for values in (*some, {"scale": usual["scale"]}):
-                name = f"lora_parameters.{next(iter(values))}"
-                changes.append((name, {"lora_parameters": {**lora, **values}}))
+            every = {key: value for key, value in lora.items() if key != "keys"}
+            changes.append(("lora_parameters.keys", {"lora_parameters": every}))
+            undropped = {"lora_parameters": {**lora, "dropout": 0.0}}
+            # What a large one does no rate makes good.
+            place = 0 if lora["dropout"] >= UNUSUAL else len(changes)
+            changes.insert(place, ("lora_parameters.dropout", undropped))
+            scaled_lora = {**lora, "scale": MLX_LM_LORA_DEFAULTS["scale"]}
+            changes.append(("lora_parameters.scale", {"lora_parameters": scaled_lora}))
             changes.append(("lora_parameters", {"lora_parameters": reference.lora_parameters}))
         changes += [("num_layers", {"num_layers": -1})]
         changes += [("max_seq_length", {"max_seq_length": reference.max_seq_length})]

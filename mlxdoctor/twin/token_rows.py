@@ -79,12 +79,6 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
         return masked
     from mlx_lm.tuner.datasets import ChatDataset, load_dataset
 
-    # mlx-lm asks for features only where the configuration states them.
-    arguments = {
-        key: value
-        for key, value in vars(settings).items()
-        if value is not None or not key.endswith("_feature")
-    }
     path = Path(settings.data)
     try:
         if pairs is not None:
@@ -97,9 +91,11 @@ def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> 
                 for name in SPLITS
             )
         else:
-            # It prints where there are no validation rows.
+            # mlx-lm asks for features only where the configuration states them. It prints where
+            # there are no validation rows.
+            arguments = SimpleNamespace(**{**settings.stated(), "train": True})
             with aside():
-                splits = load_dataset(SimpleNamespace(**{**arguments, "train": True}), tokenizer)
+                splits = load_dataset(arguments, tokenizer)
         train, valid, test = map(_rows, splits)
         return TokenRows(train, valid, test)
     except json.JSONDecodeError as error:

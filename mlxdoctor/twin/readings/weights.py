@@ -17,7 +17,9 @@ _FIX = "Name the base model that the run was trained on with --base."
 _GROUPS = (64, 32)
 
 
-def _with_base(parts: Parts, change: Callable[[Any], None]) -> Parts:
+def with_base(parts: Parts, change: Callable[[Any], None]) -> Parts:
+    """Parts whose base model is changed once it is loaded."""
+
     def load(settings: Settings) -> tuple[Any, Any]:
         model, tokenizer = parts.load(settings)
         change(model)
@@ -44,7 +46,7 @@ def _quantised(bits: int) -> Reading:
         def change(model: Any) -> None:
             nn.quantize(model, bits=bits, class_predicate=of_layer)
 
-        return settings, _with_base(parts, change)
+        return settings, with_base(parts, change)
 
     return Reading("base-quantised", f"of the base quantised to {bits} bits", apply, _FIX)
 
@@ -57,7 +59,7 @@ def _rope(factor: float) -> Reading:
                 if hasattr(rope, "base"):
                     rope.base = rope.base * factor
 
-        return settings, _with_base(parts, change)
+        return settings, with_base(parts, change)
 
     clause = f"of a base whose rope base is {factor:g} times as large"
     return Reading("other-rope-base", clause, apply, _FIX)
