@@ -98,12 +98,12 @@ def predict_memory(
     Returns:
         None where the base's configuration or files lack what is needed.
     """
-    heads = base.whole("num_attention_heads", "n_head", "num_heads")
+    heads, hidden = base.whole("num_attention_heads", "n_head", "num_heads"), base.hidden_size
     matrices = tuple(_matrices(base))
     in_layers = [matrix for matrix in matrices if matrix.layer is not None]
-    if not base.hidden_size or not base.vocab_size or not heads or not in_layers:
+    if not hidden or not base.vocab_size or not heads or not in_layers:
         return None
-    step = _Step(base, config, tokens, KERNELS[device], matrices, heads)
+    step = _Step(base, config, tokens, KERNELS[device], matrices, heads, hidden)
     # Each layer of the usual kind has inputs and outputs of its attention and of its MLP.
     kinds = {(matrix.layer, matrix.in_attention, matrix.is_output) for matrix in in_layers}
     is_rough = len(kinds) < 4 * step.depth or base.stated("kv_lora_rank") is not None
@@ -148,6 +148,7 @@ class _Step:
     kernels: Kernels
     matrices: tuple[_Matrix, ...]
     heads: int
+    hidden: int
 
     def parts(self) -> dict[str, int]:
         layers = self.layers
@@ -186,10 +187,6 @@ class _Step:
     @property
     def rank(self) -> int:
         return self.config.rank or 8
-
-    @property
-    def hidden(self) -> int:
-        return self.base.hidden_size or 0
 
     @property
     def experts_a_token(self) -> int:
