@@ -109,12 +109,6 @@ class Cause:
         texts: Mapping[str, Any] = next(called, {})
         return replace(self, weights=weights, **texts)
 
-    @property
-    def words(self) -> dict[str, str]:
-        """The texts of the JSON report, in Markdown as in causes.toml."""
-        names = ("title", "summary", "explanation", "remedy")
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclass(frozen=True)
 class Group:

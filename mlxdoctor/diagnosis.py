@@ -8,7 +8,7 @@ counts zero. The score orders causes, and is no probability.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from mlxdoctor.causes import Cause, KnowledgeBase, code_of, holds, load_causes
@@ -58,9 +58,7 @@ class Diagnosed:
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as the JSON report shows it: the cause by its id."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
-            "cause": self.cause.id
-        }
+        return {**vars(self), "cause": self.cause.id}
 
 
 @dataclass(frozen=True)

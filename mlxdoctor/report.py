@@ -176,11 +176,14 @@ class Report:
             *("sample", "next", "commands", "versions", "unreadable", "withheld", "planned"),
         )
         of_the_run = ("evidence", "missing", "left_out")
+        # In Markdown, as in causes.toml.
+        texts = ("title", "summary", "explanation", "remedy")
+        causes = [diagnosed.cause for diagnosed in self.diagnosis]
         return {
             "schema_version": SCHEMA_VERSION,
             "tool": {"name": "mlxdoctor", "version": self.version},
             **{name: plain(getattr(self, name)) for name in as_they_are},
             "run": {name: plain(getattr(self, name)) for name in of_the_run},
-            "causes": {one.cause.id: one.cause.words for one in self.diagnosis},
+            "causes": {one.id: {text: getattr(one, text) for text in texts} for one in causes},
             "figures": {name: plain(self.figures.get(name)) for name in FIGURES},
         }

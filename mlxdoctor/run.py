@@ -26,7 +26,6 @@ from mlxdoctor.safety.time_budget import TimeBudget
 T = TypeVar("T")
 #: What reading one kind of evidence came to: the evidence, or why there is none.
 _Read = tuple[Any, Missing | InputError | None]
-_NOT_ASKED: _Read = (None, NotThere("it was not asked for"))
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class Run:
     def unreadable(self) -> tuple[InputError, ...]:
         """Files that should have been evidence and could not be read, or not to their end."""
         errors = [error for _, error in self._cache.values() if isinstance(error, InputError)]
-        log, _ = self._cache.get(TrainingLog, _NOT_ASKED)
+        log, _ = self._cache.get(TrainingLog, (None, None))
         every = (*self.files.problems, *errors, *(log.notes.problems if log is not None else ()))
         return tuple({str(error): error for error in every}.values())
 
@@ -192,10 +191,6 @@ class Run:
             problem = self._cache[kind][1]
             raise (NoSuchThing if isinstance(problem, NoSuchThing) else Missing)(str(problem))
         return value
-
-    def why_missing(self, kind: type[Any]) -> str:
-        """Why `get(kind)` gave None."""
-        return str(self._cache.get(kind, _NOT_ASKED)[1])
 
     def other(self, path: Path) -> "Run":
         """The run in another folder, of which no model is run."""

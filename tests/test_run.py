@@ -9,6 +9,7 @@ from mlxdoctor.check import discover
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -33,12 +34,11 @@ def test_base_and_data_are_followed_from_the_configuration(run: Run) -> None:
 def test_a_base_that_is_not_here_is_missing_with_its_name(copied: Copy) -> None:
     path = write_config(copied("healthy-ordinary"), model="someone/large", data="somewhere/data")
     run = Run.discover([path])
-    assert run.get(BaseModel) is None
-    assert "'someone/large' is not on this machine; name its folder with --base" in (
-        run.why_missing(BaseModel)
-    )
-    assert run.get(Dataset) is None
-    assert "--data" in run.why_missing(Dataset)
+    why = "'someone/large' is not on this machine; name its folder with --base"
+    with pytest.raises(Missing, match=why):
+        run.need(BaseModel)
+    with pytest.raises(Missing, match="--data"):
+        run.need(Dataset)
 
 
 def test_of_several_data_folders_it_is_the_one_that_the_run_was_made_with(tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_every_source_is_read_once_and_has_the_hash_of_its_file(run: Run) -> Non
 
 
 def test_without_permission_no_model_is_run(run: Run) -> None:
-    assert run.get(TokenLosses) is None
-    assert "--no-generate" in run.why_missing(TokenLosses)
+    with pytest.raises(Missing, match="--no-generate"):
+        run.need(TokenLosses)
     assert run.need(Generations).how == "recorded"
-    assert run.get(ReportedMetrics) is None
-    assert run.why_missing(ReportedMetrics) == "no evaluation result was found"
+    with pytest.raises(Missing, match=r"^no evaluation result was found$"):
+        run.need(ReportedMetrics)
 
 
 def test_a_check_needs_models_if_something_that_it_asks_for_does(run: Run) -> None:
@@ -75,8 +75,10 @@ def test_a_check_needs_models_if_something_that_it_asks_for_does(run: Run) -> No
     assert {"learned-targets", "generation-effect", "token-collapse"} <= needing
     assert needing.isdisjoint({"loss-trend", "adapter-presence", "data-format", "learning-rate"})
     for kind in {need.kind for check in discover() for need in check.requirements}:
-        if run.get(kind) is None and "--no-generate" in run.why_missing(kind):
-            assert kind.needs_models, kind
+        if run.get(kind) is None:
+            with pytest.raises(Missing) as lacking:
+                run.need(kind)
+            assert "--no-generate" not in str(lacking.value) or kind.needs_models, kind
 
 
 def test_options_may_be_text_and_none_other_than_there_are() -> None:
@@ -108,5 +110,5 @@ def test_a_device_without_memory_is_told_from_a_mistake(
     with pytest.raises(raised):
         run.get(Heavy)
     if raised is MemoryError:
-        assert run.get(Heavy) is None
-        assert run.why_missing(Heavy) == "reading it needed more memory than there is"
+        with pytest.raises(Missing, match=r"^reading it needed more memory than there is$"):
+            run.need(Heavy)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlxdoctor.exhibits import CheckpointSizes, Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
-from mlxdoctor.formats.summary import is_finite, number, sentence
+from mlxdoctor.formats.summary import number, sentence
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible
 from mlxdoctor.verdict import Rerun
@@ -91,17 +91,13 @@ def path_of(name: str) -> str:
 
 def captions(report: Report) -> dict[str, str]:
     """What each figure shows, in words with its figures, for those that have data."""
-    return {
-        name: FIGURES[name].caption(exhibit)
-        for name, exhibit in report.figures.items()
-        if name in FIGURES
-    }
+    return {name: FIGURES[name].caption(exhibit) for name, exhibit in report.figures.items()}
 
 
 def draw(report: Report) -> dict[str, bytes]:
     """The figures that have data, as PNG, by name."""
     exhibits = {**report.figures, **({"experiments": report.reruns} if report.reruns else {})}
-    return {name: png(name, shown) for name, shown in exhibits.items() if name in FIGURES}
+    return {name: png(name, shown) for name, shown in exhibits.items()}
 
 
 def png(name: str, shown: Any) -> bytes:
@@ -178,10 +174,10 @@ def _paint_losses(
     broken: list[float] = []
     for curve, label, look in lines:
         # Not a number interrupts the line.
-        y = [min(loss, top) if is_finite(loss) else math.nan for loss in curve.values]
+        y = [min(loss, top) if math.isfinite(loss) else math.nan for loss in curve.values]
         axes.plot(curve.iterations, y, label=label or None, markersize=3.5, **look)
-        losses += [loss for loss in y if is_finite(loss)]
-        broken += [x for x, loss in zip(curve.iterations, y, strict=True) if not is_finite(loss)]
+        losses += [loss for loss in y if math.isfinite(loss)]
+        broken += [x for x, loss in zip(curve.iterations, y, strict=True) if math.isnan(loss)]
     for level, dash in zip(levels, _DASHES, strict=False):
         look = {"color": GREY, "linewidth": 0.9, "linestyle": (0, dash)}
         label = f"{plain(level.label, 34)}: {number(level.value)}"
@@ -265,7 +261,7 @@ def _course(name: str, curve: Curve | None, axis: str) -> Iterator[str]:
     points = list(zip(curve.values, curve.iterations, strict=True))
     (first, start), (last, end) = points[0], points[-1]
     text = f"{name} {number(first)} at {axis} {start:,}"
-    if finite := [point for point in points if is_finite(point[0])]:
+    if finite := [point for point in points if math.isfinite(point[0])]:
         lowest, iteration = min(finite)
         text += f", lowest {number(lowest)} at {iteration:,}"
     yield f"{text}, last {number(last)} at {end:,}"
@@ -290,7 +286,7 @@ def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
         (value, f"{row}, {column}")
         for row, values in zip(shown.rows, shown.values, strict=True)
         for column, value in zip(shown.columns, values, strict=True)
-        if is_finite(value)
+        if math.isfinite(value)
     ]
     text = f"Size of the update ({shown.quantity})"
     if cells:
@@ -336,7 +332,7 @@ def _paint_reruns(figure: Figure, axes: Axes, reruns: Sequence[Rerun]) -> None:
         label = "" if rerun.label in labels else plain(rerun.label, 44)
         lines.append((rerun.curve, label, {"color": colour, "linestyle": dashes}))
         labels.add(rerun.label)
-    first = [loss for loss in starts if is_finite(loss) and 0 < loss < _HIGHEST]
+    first = [loss for loss in starts if math.isfinite(loss) and 0 < loss < _HIGHEST]
     _paint_losses(figure, axes, "iteration", lines, top=_TALLEST * max(first, default=_HIGHEST))
 
 

@@ -395,11 +395,6 @@ def number(value: Any) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
-def is_finite(value: Any) -> bool:
-    """Whether `value` is a number that is neither NaN nor infinite."""
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 def plain(value: Any) -> str:
     """A configuration value as it is typed into a command or a file."""
     if isinstance(value, float):

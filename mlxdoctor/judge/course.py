@@ -100,9 +100,8 @@ _NEAR_ZERO = (
     "{held_out:.3f}: the rows trained on are known better than others|The training loss ends near "
     "zero, and no later validation{scored} tells of other rows].[ Such a loss has three usual "
     "reasons: the rows are nearly alike or known by heart, the answer stands in the prompt, or it "
-    "is no mean "
-    "over tokens{readings}.][ Validation rows with so low a loss may be much like those trained "
-    "on{both}.]"
+    "is no mean over tokens{readings}.][ Validation rows with so low a loss may be much like those "
+    "trained on{both}.]"
 )
 _FEW_VALIDATIONS = (
     "The validation loss ends {gap:.2f} above the training loss, and {validations:* validation} "
@@ -130,8 +129,7 @@ _FELL = (
     "where rows are learned by heart, or where a running mean begins anew.]"
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
     "since then it fell on rows that had been seen, and these may be known by heart.]"
-    "[ From {unit} {level_from} on its level{level_in} stays within "
-    "{level_by:.2g} of that.]"
+    "[ From {unit} {level_from} on its level{level_in} stays within {level_by:.2g} of that.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.][ The log has no validation{alone}.| Of its validations it has no "
     "loss{unlost}.][ It has no training loss{lacking}.]"
@@ -526,14 +524,11 @@ def _plateau(losses: Series) -> dict[str, Measurement]:
     band = max(CHANCE * facts.noise / math.sqrt(facts.edge), LEVEL * facts.end)
     away = np.flatnonzero(off > band)
     first = int(away[-1]) + 1 if len(away) else 0
-    if first >= len(off):
-        return {}
     by = float(np.abs(levels[first:] - facts.end).max())
     # The first of these reports may still be on their way.
     first += int(np.argmax(np.abs(values[first:] - facts.end) <= band))
-    if places[-1] - places[first] < LEVEL_SHARE * (places[-1] - places[0]):
-        return {}
-    if by > WOBBLE * facts.end:
+    is_short = places[-1] - places[first] < LEVEL_SHARE * (places[-1] - places[0])
+    if is_short or by > WOBBLE * facts.end:
         return {}
     return {
         "level_from": int(places[first]),

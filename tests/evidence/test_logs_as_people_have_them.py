@@ -11,6 +11,7 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.run import Run
@@ -67,9 +68,9 @@ def test_an_empty_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: base\niters: 9\nlearning_rate: 1e-5\n")
     (tmp_path / "train.log").write_text("")
     run = Run.discover([tmp_path])
-    assert run.get(TrainingLog) is None
-    why = run.why_missing(TrainingLog)
-    assert why == "train.log is empty, and no other training log was found; name it with --log"
+    why = r"^train\.log is empty, and no other training log was found; name it with --log$"
+    with pytest.raises(Missing, match=why):
+        run.need(TrainingLog)
 
 
 def test_a_log_printed_twice_is_one_run(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fixtures.lab.cases.workshop import write_rows
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.models.forward import Question, predict
 from mlxdoctor.models.load import LoadedModels
@@ -89,5 +90,5 @@ def test_earlier_answers_of_a_dialogue_belong_to_the_prompt(tmp_path: Path) -> N
 def test_rows_without_a_prompt_have_none(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "Only a text."}\n' * 12)
     run = Run.discover([tmp_path], base=BASE)
-    assert run.get(PromptGains) is None
-    assert run.why_missing(PromptGains) == "no row has a prompt and an answer of its own"
+    with pytest.raises(Missing, match=r"^no row has a prompt and an answer of its own$"):
+        run.need(PromptGains)

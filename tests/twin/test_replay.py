@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures.lab.cases.workshop import rows_of, write_config, write_rows
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.run import Run
 from mlxdoctor.twin import train
@@ -59,9 +60,7 @@ def reading_of(code: str) -> Reading:
 
 
 def replayed(run: Run) -> Replay:
-    replay = run.get(Replay)
-    assert replay is not None, run.why_missing(Replay)
-    return replay
+    return run.need(Replay)
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -91,8 +90,8 @@ def test_where_there_is_little_time_few_batches_tell_a_loss_with_its_error(
     assert replay.reading is None
     # Fewer tell nothing.
     late = Run.discover(run.files.roots, budget=1e-3)
-    assert late.get(Replay) is None
-    assert "time was over" in late.why_missing(Replay)
+    with pytest.raises(Missing, match="time was over"):
+        late.need(Replay)
 
 
 @pytest.mark.long
