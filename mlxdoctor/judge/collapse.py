@@ -8,9 +8,9 @@ from collections.abc import Hashable, Sequence
 from mlxdoctor.engines.text import distinct_n, run_share, tail_loop, top_share
 
 #: Tokens of the shortest answer and of the shortest loop that are judged: shorter ones can be one
-#: repeated token by chance; and the first tokens in which distinct ones are counted, because in
-#: longer text words recur. Measures of variety take twice the shortest.
-SHORTEST, COUNTED = 8, 64
+#: repeated token by chance; of the shortest whose variety is measured; and the first tokens in
+#: which distinct ones are counted, because in longer text words recur.
+SHORTEST, LONG, COUNTED = 8, 16, 64
 #: Share of an answer that is one token, or in runs of four or more of one: a few tokens may precede
 #: the collapse.
 SINGLE = 0.9
@@ -48,7 +48,7 @@ def is_plain_collapse(content: Content) -> bool:
 def is_few_tokens(content: Content) -> bool:
     """Whether a handful of tokens makes it up, or one of them half of it."""
     is_poor = distinct_n(content[:COUNTED], 1) <= DISTINCT or top_share(content)[1] >= DOMINANT
-    return (_is_long(content) and is_poor) or is_single(content)
+    return (len(content) >= LONG and is_poor) or is_single(content)
 
 
 def ends_in_loop(content: Content) -> bool:
@@ -59,14 +59,10 @@ def ends_in_loop(content: Content) -> bool:
 
 def is_loop(content: Content) -> bool:
     """Whether it ends in a loop, or repeats itself all over, and is more than one token."""
-    repeats = _is_long(content) and 1.0 - distinct_n(content, 4) >= REPEATED
+    repeats = len(content) >= LONG and 1.0 - distinct_n(content, 4) >= REPEATED
     return (ends_in_loop(content) or repeats) and not is_single(content)
 
 
 def is_collapsed(content: Content) -> bool:
     """Whether it is few tokens or ends in a loop; repetition elsewhere does not count."""
     return is_few_tokens(content) or ends_in_loop(content)
-
-
-def _is_long(content: Content) -> bool:
-    return len(content) >= 2 * SHORTEST

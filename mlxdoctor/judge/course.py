@@ -553,7 +553,8 @@ def _beside(log: TrainingLog) -> Iterator[Seen]:
 
     def called(run: Segment) -> str:
         name = next(name for each, name in zip(log.segments, log.names, strict=True) if each is run)
-        return _lines(run) + (f" ({quoted(name)})" if name else "")
+        lines = f"lines {run.first_line:,} to {run.last_line:,}"
+        return lines + (f" ({quoted(name)})" if name else "")
 
     others = [f"{called(run)}, {_ends(run) or 'without a loss'}" for run in runs if run is not main]
     if not others:
@@ -592,7 +593,3 @@ def _lowest(losses: Series, unit: str) -> str:
     facts = losses.facts
     has_risen = facts.points > 1 and facts.last - facts.lowest >= VISIBLE
     return f" (lowest {facts.lowest:.3f}, {unit} {facts.lowest_at})" if has_risen else ""
-
-
-def _lines(segment: Segment) -> str:
-    return f"lines {segment.first_line:,} to {segment.last_line:,}"
