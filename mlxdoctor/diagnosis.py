@@ -95,12 +95,13 @@ def judge(
         if listed.contradicting and listed.score <= MIN_SCORE
     }
     by_check = {outcome.check: outcome for outcome in outcomes}
+    sought = {name: _sought(cause, by_check, noted) for name, cause in knowledge.causes.items()}
     # What was looked for and not found outweighs hints, but leaves no error unanswered.
     faint = {
         listed.cause.id: entry
         for listed in ranked
         if max(term.weight for term in listed.arithmetic) <= knowledge.tiers["hint"]
-        and (entry := _sought(listed.cause, by_check, noted)[0])
+        and (entry := sought[listed.cause.id][0])
     }
     ranked = [listed for listed in ranked if listed.cause.id not in faint] or ranked
     held = {code for each in ranked if each.cause.id not in refuted for code in each.supporting}
@@ -126,9 +127,8 @@ def judge(
     possible = {listed.cause.id: listed for listed in (*diagnosis, *suspected)}
     against = faint | refuted
     coverage = tuple(
-        _covered(cause, named, possible, against.get(cause.id, entry), lacking)
-        for cause in knowledge.causes.values()
-        for entry, lacking in [_sought(cause, by_check, noted)]
+        _covered(knowledge.causes[name], named, possible, against.get(name, entry), lacking)
+        for name, (entry, lacking) in sought.items()
     )
     open_causes = sum(covered.status is CauseStatus.OPEN for covered in coverage)
     # What could not be looked for may be there: 27 of 401 faulty runs of the ward show nothing

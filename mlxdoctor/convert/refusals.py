@@ -190,14 +190,13 @@ def _fit(adapter: Adapter, base: BaseModel | None, source: Library) -> Refusals:
 
 
 def _misfits(module: LoraModule, base: BaseModel) -> Refusals:
-    shape, ours = base.linear_shapes.get(module.name), (module.in_features, module.out_features)
+    theirs, ours = base.linear_shapes.get(module.name), (module.in_features, module.out_features)
     # Weights packed by another quantiser have no shape here, but they have the name.
-    theirs = shape or ours
-    if shape is None and not any(name.startswith(f"{module.name}.") for name in base.tensors):
+    if theirs is None and not any(name.startswith(f"{module.name}.") for name in base.tensors):
         problem = f"the module {module.name} is not in the base model {base.path}"
         remedy = "the adapter does not belong to it, or is saved under names that no loader finds"
         yield problem, remedy
-    if theirs != ours:
+    if theirs is not None and theirs != ours:
         yield (
             f"{module.name} takes {ours[0]:,} inputs to {ours[1]:,} outputs, but in the base "
             f"model {base.path} {theirs[0]:,} to {theirs[1]:,}",

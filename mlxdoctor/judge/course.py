@@ -504,8 +504,7 @@ def _since_first_pass(segment: Segment, losses: Series) -> dict[str, Measurement
     if first < 2 or not PASSES <= passed[-1] < MANY_PASSES:
         return {}
     level = median(losses.values[:first][-losses.facts.edge :])
-    is_far = 0.0 < losses.facts.end <= BY_HEART * level
-    if not is_far:
+    if not 0.0 < losses.facts.end <= BY_HEART * level:
         return {}
     count = min(first, losses.facts.edge)
     of = f" (median of {count} reports)" if count > 1 else ""
