@@ -66,18 +66,9 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _help_width() -> int:
-    """As click has it, which imports shutil to ask the terminal: a tenth of `mlxdoctor --help`."""
-    try:
-        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
-    except (OSError, ValueError):
-        columns = 80
-    return max(min(columns, 100) - 2, 50)
-
-
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": _help_width()},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 nothing found, 1 found, 2 unusable input, 3 too little to judge by.",
 )
 @click.version_option(package_name="mlxdoctor", message="%(prog)s %(version)s")
