@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import count, zip_longest
-from typing import Any
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.kind import Progress
@@ -17,7 +16,6 @@ from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
 from mlxdoctor.gate.workers import cluster, examine_all, here, processes
 from mlxdoctor.gate_result import GateItem, GateResult, ItemStatus
-from mlxdoctor.report import Report
 from mlxdoctor.safety.texts import as_seen_here
 
 #: A pool of processes is not worth its start below as many items. Measured on two cores: it takes
@@ -121,13 +119,11 @@ def _examined(
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
     tasks = [Task(place(items[number].path), options) for number in numbers]
-    shared: dict[Any, Any] = {}
     done = count(len(items) - len(numbers) + 1)
 
     def finished(task: int, examined: Examined) -> None:
-        if examined.report is not None:
-            report = as_seen_here(examined.report) if options.cluster else examined.report
-            examined = replace(examined, report=_sharing(report, shared))
+        if options.cluster:
+            examined = replace(examined, report=as_seen_here(examined.report))
         results[numbers[task]] = examined
         if progress is not None:
             progress("models" if options.generate else "gate", next(done), len(items))
@@ -141,15 +137,3 @@ def _examined(
         workers = processes(min(jobs, len(tasks)))
     examine_all(tasks, workers, finished)
     return results
-
-
-def _sharing(report: Report, shared: dict[Any, Any]) -> Report:
-    """The report, its parts that most reports have alike in memory once: a gate holds thousands."""
-    outcomes = tuple(
-        outcome
-        if outcome.findings or outcome.seen
-        else shared.setdefault((outcome.check, outcome.status, outcome.reason), outcome)
-        for outcome in report.outcomes
-    )
-    coverage = shared.setdefault(report.coverage, report.coverage)
-    return replace(report, outcomes=outcomes, coverage=coverage)
