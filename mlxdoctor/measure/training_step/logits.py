@@ -5,6 +5,7 @@ being the softmax of the logits: negative at the target and nowhere else, and ze
 position does not count. So target and weight can be read off it, whatever the code looked like.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,14 +85,14 @@ def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
         read(calls[number].gradient, calls[number].logits, _following(tokens))
         for number, tokens in zip(numbers, given, strict=True)
     ]
-    counts = [int((targets >= 0).sum()) for targets, _, _ in reads]
-    hard = [share * count for (_, _, share), count in zip(reads, counts, strict=True) if count]
+    trained_places = sum(int((targets >= 0).sum()) for targets, _, _ in reads)
+    hard = sum(count for _, _, count in reads)
     rows = [row for tokens in given for row in tokens]
     return Alignment(
         inputs=_stacked(given, -1),
         targets=_stacked([targets for targets, _, _ in reads], -1),
         weights=_stacked([weights for _, weights, _ in reads], 0.0),
-        hard=sum(hard) / sum(counts) if hard else float("nan"),
+        hard=hard / trained_places if trained_places else math.nan,
         prompt_lengths=np.array([special.prompt_length(row) for row in rows], np.int32),
         row_lengths=np.array([special.row_length(row) for row in rows], np.int32),
         widths=np.array([len(row) for row in rows], np.int32),
@@ -112,9 +113,9 @@ def _stacked(arrays: list[NDArray[Any]], fill: float) -> NDArray[Any]:
 
 
 def read(
-    gradient: mx.array, logits: mx.array, after: Tokens | None = None
-) -> tuple[Tokens, NDArray[np.float32], float]:
-    """Targets, weights and the share of hard targets.
+    gradient: mx.array, logits: mx.array, after: Tokens
+) -> tuple[Tokens, NDArray[np.float32], int]:
+    """Targets, weights and the number of hard targets.
 
     Args:
         gradient: float32 (rows, positions, vocabulary), of the loss.
@@ -124,10 +125,9 @@ def read(
 
     Returns:
         int32 (rows, positions), -1 where the gradient is zero; float32 (rows, positions),
-        0 there, negative where the target is made less likely; and the share, 0 to 1, NaN
-        where nothing is trained.
+        0 there, negative where the target is made less likely; and the number.
     """
-    targets, weights, hard = [], [], []
+    targets, weights, hard = [], [], 0
     rows = max(1, PART_BYTES // max(1, gradient[0].nbytes))
     for start in range(0, gradient.shape[0], rows):
         part = gradient[start : start + rows].astype(mx.float32)
@@ -136,21 +136,18 @@ def read(
         up, down = mx.argmin(part, axis=-1), mx.argmax(part, axis=-1)
         weight_up, off_up = _fit(part, p, up)
         weight_down, off_down = _fit(part, p, down)
-        is_down = off_down < off_up
-        if after is not None:
-            next_token = mx.array(after[start : start + rows])
-            both = (off_up < HARD) & (off_down < HARD)
-            is_down = mx.where(both, (down == next_token) & (up != next_token), is_down)
+        next_token = mx.array(after[start : start + rows])
+        both = (off_up < HARD) & (off_down < HARD)
+        is_next = (down == next_token) & (up != next_token)
+        is_down = mx.where(both, is_next, off_down < off_up)
         target = mx.where(trained, mx.where(is_down, down, up).astype(mx.int32), -1)
         weight = mx.where(trained, mx.where(is_down, weight_down, weight_up), 0.0)
         is_hard = mx.where(is_down, off_down, off_up) < HARD
         mx.eval(target, weight, is_hard)
         targets.append(np.array(target))
         weights.append(np.array(weight).astype(np.float32))
-        hard.append(np.array(is_hard)[np.array(trained)])
-    known = np.concatenate(hard)
-    share = float(known.mean()) if known.size else float("nan")
-    return np.concatenate(targets), np.concatenate(weights), share
+        hard += int(np.count_nonzero(is_hard & trained))
+    return np.concatenate(targets), np.concatenate(weights), hard
 
 
 def _fit(part: mx.array, p: mx.array, target: mx.array) -> tuple[mx.array, mx.array]:

@@ -101,7 +101,7 @@ def pairs_in(trainer: Trainer, alignment: Alignment) -> Preferences | None:
     Raises:
         InputError: the batch has no arrays of the names that the trainer gave.
     """
-    rows = _rows(alignment)
+    rows = [row[:width] for row, width in zip(alignment.inputs, alignment.widths, strict=True)]
     if trainer.pairs == "halves":
         names = ("the first half of the rows", "the second half")
         roles = [1 if row < len(rows) // 2 else -1 for row in range(len(rows))]
@@ -131,10 +131,6 @@ def _of_words(arrays: list[BatchArray], words: frozenset[str]) -> list[BatchArra
         if each.array.ndim == 2 or (each.array.ndim == 1 and "." in each.path)
         if each.array.dtype.kind in "iu"
     ]
-
-
-def _rows(alignment: Alignment) -> list[Tokens]:
-    return [row[:width] for row, width in zip(alignment.inputs, alignment.widths, strict=True)]
 
 
 def _text(row: Tokens) -> str:

@@ -61,8 +61,8 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
     arrays = nn.Module.parameters(model)
     state = None if optimizer is None else tree_map(lambda array: array, optimizer.state)
     started = getattr(optimizer, "_initialized", None)
-    keys: Any = mx.random.state
-    random = mx.array(keys[0])
+    random: Any = mx.random.state
+    first, second = random[0].tolist()
     try:
         yield
     finally:
@@ -76,11 +76,5 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
         if optimizer is not None:
             optimizer.state = state
             optimizer._initialized = started
-        restore_random(random)
-
-
-def restore_random(key: mx.array) -> None:
-    """Put MLX's global random generator back to a key it had, uint32 (2,)."""
-    # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
-    halves: Any = key.tolist()
-    mx.random.seed((halves[0] << 32) | halves[1])
+        # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
+        mx.random.seed((first << 32) | second)

@@ -102,7 +102,7 @@ def make_steps(
             if name not in changes and not _is_same(old, after.get(name))
         ),
         losses=tuple(losses),
-        predicted=math.fsum(_product(each, changes.get(name)) for name, each in gradients.items()),
+        predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
         error=None if failure is None else failure.sentence,
         frames=() if failure is None else failure.frames,
     )
@@ -124,26 +124,22 @@ def _is_same(old: mx.array, new: mx.array | None) -> bool:
     return new.dtype == old.dtype and bool(mx.array_equal(old, new, equal_nan=True).item())
 
 
-def _norm(array: mx.array | None) -> float:
-    """L2 norm; 0 for what did not change."""
-    if array is None:
-        return 0.0
+def _norm(array: mx.array) -> float:
+    """L2 norm."""
     value: Any = mx.linalg.norm(array.astype(mx.float32).reshape(-1)).item()
     return float(value)
 
 
-def _change(old: mx.array, new: mx.array | None) -> mx.array | None:
-    """What steps changed, float32; None where the array was not replaced, NaN where it is lost."""
+def _change(old: mx.array, new: mx.array | None) -> mx.array:
+    """What steps changed, float32; one 0 where the array was not replaced, NaN where it is lost."""
     if new is old:
-        return None
+        return mx.array(0.0)
     if new is None or new.shape != old.shape:
         return mx.array(math.nan)
     return new.astype(mx.float32) - old.astype(mx.float32)
 
 
-def _product(gradient: mx.array, change: mx.array | None) -> float:
+def _product(gradient: mx.array, change: mx.array) -> float:
     """What the gradient says that a change does to the loss, nats."""
-    if change is None:
-        return 0.0
     value: Any = (gradient.astype(mx.float32) * change).sum().item()
     return float(value) if math.isfinite(value) else 0.0
