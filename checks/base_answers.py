@@ -103,7 +103,9 @@ def base_answers(generations: Generations, dataset: Dataset | None) -> Iterator[
 def _is_right(answered: Sequence[OutputPair]) -> bool:
     """Whether most answers of the tuned model are the expected ones, where these are known."""
     known = [pair for pair in answered if pair.item.expected is not None]
-    right = [pair.tuned.words == answer_words(pair.item.expected or "") for pair in known]
+    right = [
+        answer_words(pair.tuned.text) == answer_words(pair.item.expected or "") for pair in known
+    ]
     return bool(right) and float(np.mean(right)) > SHARE_LOW
 
 
@@ -120,7 +122,7 @@ def _is_degenerate(answer: Output) -> bool:
 def _relatedness(answered: Sequence[OutputPair]) -> tuple[float, float]:
     """How much more of a prompt's rare words its own answer names than others do; its p-value."""
     prompts = [set(answer_words(pair.item.prompt)) for pair in answered]
-    answers = [set(pair.base.words) if pair.base is not None else set() for pair in answered]
+    answers = [set(answer_words(pair.item.base or "")) for pair in answered]
     known = Counter(word for prompt in prompts for word in prompt)
     gains = []
     for place, prompt in enumerate(prompts):

@@ -102,7 +102,7 @@ def generation_effect(
         raise Inconclusive("the base model's answers to the same prompts are not known")
     # A label may be a token of its own, which is no word.
     wanted = [
-        (pair.base.words, pair.tuned.words, expected)
+        (answer_words(pair.base.text), answer_words(pair.tuned.text), expected)
         for pair in answered
         if pair.base is not None and (expected := answer_words(pair.item.expected or ""))
     ]

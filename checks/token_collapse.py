@@ -320,7 +320,7 @@ def _endless(
             return typical is None or length > _LONGER * typical
         expected = max(1, len(answer_words(pair.item.expected)))
         # A loop of punctuation has no words: two tokens count as a word.
-        is_longer = max(len(output.words), length // 2) > _LONGER * expected
+        is_longer = max(len(answer_words(output.text)), length // 2) > _LONGER * expected
         if not is_longer or tokenizer is None:
             return is_longer
         # A word of JSON has several tokens; and there is the end token.

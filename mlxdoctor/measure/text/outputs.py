@@ -41,11 +41,6 @@ class Output:
     def has_ended(self) -> bool:
         return any(unit in self.ends for unit in self.units)
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The answer's words, lower-case, special tokens left out."""
-        return answer_words(self.text)
-
 
 @dataclass(frozen=True)
 class OutputPair:
