@@ -304,26 +304,24 @@ class Meter:
 
         def measure(places: Sequence[int]) -> None:
             asked = [jobs[i] for i in places]
-            passes: dict[Which, Sequence[RowPass | None]] = {"tuned": [None] * len(asked)}
+            passes: list[list[RowPass]] = []
             questions = [question for job in asked for question in job.questions]
             for which in self.models.names:
                 doing = f"measuring the {which} model"
                 tell = told(self.progress, doing, len(results), len(jobs))
                 answers = iter(ask(self.models, which, questions, tell))
-                passes[which] = [job.losses(*islice(answers, len(job.pad_ids))) for job in asked]
-            for i, base, tuned in zip(places, passes["base"], passes["tuned"], strict=True):
-                job = jobs[i]
-                if base is not None:
-                    results[i] = RowLosses(
-                        split=job.split,
-                        index=job.row.index,
-                        tokens=job.tokens,
-                        roles=job.row.roles[: len(job.tokens)],
-                        base=base,
-                        tuned=tuned,
-                        prompt_length=job.row.prompt_length,
-                        is_padded=job.row.padded,
-                    )
+                passes.append([job.losses(*islice(answers, len(job.pad_ids))) for job in asked])
+            for i, job, base, *tuned in zip(places, asked, *passes, strict=True):
+                results[i] = RowLosses(
+                    split=job.split,
+                    index=job.row.index,
+                    tokens=job.tokens,
+                    roles=job.row.roles[: len(job.tokens)],
+                    base=base,
+                    tuned=tuned[0] if tuned else None,
+                    prompt_length=job.row.prompt_length,
+                    is_padded=job.row.padded,
+                )
 
         measure([i for i in order if all(map(self.models.has_answered, jobs[i].questions))])
         new = [i for i in order if i not in results]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -92,13 +91,9 @@ def system_of(dataset: Dataset | None) -> str:
     """The commonest system prompt of the rows; empty where not nearly all have one."""
     splits = dataset.splits.values() if dataset is not None else ()
     rows = [(split, row) for split in splits if split.format == "chat" for row in split.rows]
-    found: Counter[str] = Counter()
     sample = [rows[place] for place in evenly(len(rows))]
-    for split, row in sample:
-        with suppress(KeyError, TypeError, AttributeError, IndexError):
-            first = split.messages(row)[0]
-            if first.get("role") == "system":
-                found[str(first.get("content"))] += 1
+    firsts = [first for split, row in sample for first in split.conversation(row)[:1]]
+    found = Counter(str(each.get("content")) for each in firsts if each.get("role") == "system")
     is_usual = found.total() >= MOST * len(sample)
     return next((text for text, _ in found.most_common(1) if is_usual), "")
 
@@ -190,23 +185,25 @@ def _from_row(split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
         tokens = tokenizer.encode(str(row[split.features.text])) if is_text else row["tokens"]
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
-    try:
-        asked, answer = _asked(_messages(row, split))
-        tokens = tokenizer.apply_chat_template(asked, row.get("tools"), True)
-        expected = answer if isinstance(answer, str) else None
-        return Prompt(_question(asked), tuple(tokens), expected, split.name)
-    except (KeyError, TypeError, AttributeError, TemplateFailure):
+    if not (messages := _messages(row, split)):
         # mlx-lm would not train on it either; another check's finding.
         return None
+    asked, answer = _asked(messages)
+    try:
+        tokens = tokenizer.apply_chat_template(asked, row.get("tools"), True)
+    except (KeyError, TypeError, AttributeError, TemplateFailure):
+        return None
+    expected = answer if isinstance(answer, str) else None
+    return Prompt(_question(asked), tuple(tokens), expected, split.name)
 
 
 def _messages(row: Row, split: Split) -> list[Message]:
-    """The conversation of a row; of a prompt that is rewarded, what is asked."""
+    """The conversation of a row, if any; of a prompt that is rewarded, what is asked."""
     if split.format != "unknown":
-        return split.messages(row)
+        return split.conversation(row)
     question = row.get(split.features.prompt)
     if not isinstance(question, str):
-        raise TypeError("it is no prompt")
+        return []
     system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
     return [*system, {"role": "user", "content": question}]
 
@@ -219,17 +216,15 @@ def _asked_in(split: Split, row: Row, texts: Sequence[str]) -> list[str]:
         content, exchange = str(row.get(split.features.text)), split.exchange(row)
         question = exchange.asked if exchange else None
         return [text for text in texts if content.startswith(text) or text == question]
-    try:
-        question = _question(_asked(_messages(row, split))[0])
-    except (KeyError, TypeError, AttributeError):
-        return []
+    question = _question(_asked(_messages(row, split))[0])
     return [question] if question in texts else []
 
 
 def _asked(messages: Sequence[Message]) -> tuple[Sequence[Message], object]:
     """A conversation without its answer, and the answer where one follows."""
-    *before, last = messages
-    return (before, last.get("content")) if last.get("role") == "assistant" else (messages, None)
+    if messages and messages[-1].get("role") == "assistant":
+        return messages[:-1], messages[-1].get("content")
+    return messages, None
 
 
 def _question(asked: Sequence[Message]) -> str:
