@@ -14,6 +14,8 @@ from mlxdoctor.models.prompts import Prompt
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
+#: Is told how many are done.
+Counted = Callable[[int], None]
 
 #: Tokens of one batch at most, padding included, on a processor and on a GPU.
 BATCH_TOKENS = {True: 512, False: 8192}
@@ -62,7 +64,7 @@ class Predicted:
 
 
 def predict(
-    model: Any, questions: Sequence[Question], progress: Callable[[int, int], None] | None = None
+    model: Any, questions: Sequence[Question], progress: Counted = lambda _: None
 ) -> list[Predicted]:
     """What the model predicts at every asked place, in the order of the questions.
 
@@ -78,8 +80,7 @@ def predict(
     for batch in batches([len(question.tokens) for question in questions], most):
         answers = _predict_batch(model, [questions[i] for i in batch])
         predicted |= zip(batch, answers, strict=True)
-        if progress is not None:
-            progress(len(predicted), len(questions))
+        progress(len(predicted))
     return [predicted[i] for i in range(len(questions))]
 
 
@@ -99,7 +100,7 @@ def ask(
     models: LoadedModels,
     which: Which,
     questions: Sequence[Question],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Counted = lambda _: None,
 ) -> list[Predicted]:
     """As `predict`, and what a model was asked before, it is not asked again.
 
@@ -114,14 +115,12 @@ def ask(
     return [answers[question.key] for question in questions]
 
 
-def told(
-    progress: Progress | None, doing: str, before: int, total: int
-) -> Callable[[int, int], None] | None:
+def told(progress: Progress | None, doing: str, before: int, total: int) -> Counted:
     """Progress of one stage, before which so many were done, told as that of the whole."""
     if progress is None:
-        return None
+        return lambda _: None
     # Of some rows more than one thing is asked.
-    return lambda done, _: progress(doing, min(before + done, total), total)
+    return lambda done: progress(doing, min(before + done, total), total)
 
 
 def require_tokens(model: Any, highest: int) -> int:
@@ -190,7 +189,7 @@ def answer(
     prompts: Sequence[Prompt],
     ends: Sequence[int],
     max_tokens: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Counted = lambda _: None,
 ) -> list[tuple[int, ...]]:
     """One model's greedy answers, as token ids, the end token included where it was chosen.
 
@@ -210,8 +209,7 @@ def answer(
                 raise
             done = [_answers(model, [text], ends, max_tokens)[0] for text in texts]
         answers |= zip(batch, done, strict=True)
-        if progress is not None:
-            progress(len(answers), len(prompts))
+        progress(len(answers))
     return [answers[i] for i in range(len(prompts))]
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,9 +58,7 @@ class LoadedModels:
     names: tuple[Which, ...]
     load_failure: str | None
     select: Callable[[Which], Any]
-    answers: Answers = field(
-        default_factory=lambda: {"base": {}, "tuned": {}}, repr=False, compare=False
-    )
+    answers: Answers = field(default_factory=lambda: defaultdict(dict), repr=False, compare=False)
 
     #: A step to what is measured with them, whose sources name the models' files too.
     kind: ClassVar[str] = ""
