@@ -4,9 +4,8 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from mlxdoctor.evidence.source import open_file, read_text, require_file
@@ -50,29 +49,17 @@ def uses_mlx(text: str) -> bool:
     return _IMPORTS_MLX.search(text) is not None
 
 
-def lint(paths: Iterable[Path], select: Sequence[str] = ()) -> list[Hit]:
+def lint(paths: Iterable[Path]) -> list[Hit]:
     """Look at every Python file; folders are searched for files that use MLX.
 
-    Args:
-        select: codes of rules; all of them where empty.
-
     Raises:
-        InputError: a path does not exist, or a folder has no Python file, or a code no rule.
+        InputError: a path does not exist, or a folder has no Python file.
     """
-    by_code = {rule.code: rule for rule in rules()}
-    for code in select:
-        if code not in by_code:
-            close = get_close_matches(code, by_code, n=1)
-            remedy = "`mlxdoctor lint --rules` lists them"
-            remedy = f"did you mean {close[0]!r}?" if close else remedy
-            raise InputError(None, f"{code!r} is no rule", remedy)
-    chosen = tuple(by_code[code] for code in select) or rules()
-    files = _files(paths)
-    hits = [hit for path, named in files for hit in _lint_file(path, named, chosen, not select)]
+    hits = [hit for path, named in _files(paths) for hit in _lint_file(path, named)]
     return sorted(hits, key=lambda hit: (str(hit.path), hit.line, hit.column, hit.code))
 
 
-def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> list[Hit]:
+def _lint_file(path: Path, named: bool) -> list[Hit]:
     try:
         if not named:
             with open_file(path) as file:
@@ -87,7 +74,7 @@ def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> 
         text = read_text(path, "source_bytes")[0] if require_file(path) else ""
         if not named and not uses_mlx(text):
             return []
-        return lint_source(SourceFile.parse(text, path), chosen, whole=whole)
+        return lint_source(SourceFile.parse(text, path))
     except InputError as error:
         message = f"{error.problem}: the file was not examined"
         message += f" ({error.remedy})" if error.remedy else ""
@@ -96,13 +83,9 @@ def _lint_file(path: Path, named: bool, chosen: Sequence[Rule], whole: bool) -> 
     return [Hit(UNREADABLE, Severity.WARNING, path, 1, 1, 1, message, "")]
 
 
-def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = True) -> list[Hit]:
-    """The hits in one file; one that does not use MLX has none.
-
-    Args:
-        whole: whether all rules are asked, so that an unused suppression can be told.
-    """
-    asked = chosen if uses_mlx(source.text) else ()
+def lint_source(source: SourceFile) -> list[Hit]:
+    """The hits in one file; one that does not use MLX has none."""
+    asked = rules() if uses_mlx(source.text) else ()
     hits = [hit for rule in asked for hit in _hits(source, rule)]
     ignores = _ignores(source)
     used: set[tuple[int, str]] = set()
@@ -114,7 +97,7 @@ def lint_source(source: SourceFile, chosen: Sequence[Rule], *, whole: bool = Tru
         ignored = [(line, hit.code) for line in places if (line, hit.code) in ignores]
         used.update(ignored[:1])
         kept += [] if ignored else [hit]
-    return kept + list(_about_ignores(source, ignores, used, whole))
+    return kept + list(_about_ignores(source, ignores, used))
 
 
 def _hits(source: SourceFile, rule: Rule) -> Iterator[Hit]:
@@ -147,15 +130,12 @@ def _ignores(source: SourceFile) -> Mapping[tuple[int, str], str]:
 
 
 def _about_ignores(
-    source: SourceFile,
-    ignores: Mapping[tuple[int, str], str],
-    used: set[tuple[int, str]],
-    whole: bool,
+    source: SourceFile, ignores: Mapping[tuple[int, str], str], used: set[tuple[int, str]]
 ) -> Iterator[Hit]:
     """The suppressions that suppress nothing or give no reason."""
     for (line, code), reason in ignores.items():
         kind, message = WITHOUT_REASON, f"ignore[{code}] gives no reason"
-        if is_unused := whole and (line, code) not in used:
+        if is_unused := (line, code) not in used:
             kind, message = UNUSED, f"nothing is found here that ignore[{code}] could suppress"
         if is_unused or not reason:
             text = source.lines[line - 1].strip()

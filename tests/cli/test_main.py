@@ -70,7 +70,6 @@ def test_version_is_the_installed_one() -> None:
         ("lint", "FILE"),
         ("lint absent.py", "there is no such file"),
         (f"lint {BASE}", "has no Python file in it"),
-        (f"lint {__file__} --select unguarded-means", "did you mean 'unguarded-mean'"),
         ("preflight", "there is nothing to examine"),
         (f"reproduce {HEALTHY} --seeds 1", "--seeds"),
         (f"reproduce {HEALTHY} --budget -1", "--budget"),
