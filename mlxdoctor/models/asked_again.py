@@ -128,7 +128,7 @@ class _Asker:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        return tuple(end_tokens(self.tokenizer, self.models.base))
+        return end_tokens(self.tokenizer, self.models.base)
 
     def until_end(self, text: str) -> str:
         """An answer without its end token, which some record with it."""

@@ -98,9 +98,7 @@ class Generations:
         answers = cls.read(recorded)
         if answers.end_token_ids:
             return answers
-        known = (run.get(BaseModel), run.get(Tokenizer))
-        ends = (end for source in known if source is not None for end in source.eos_token_ids)
-        return replace(answers, end_token_ids=tuple(dict.fromkeys(ends)))
+        return replace(answers, end_token_ids=end_tokens(run.get(Tokenizer), run.get(BaseModel)))
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -415,9 +415,10 @@ def _loading(folder: Path) -> Iterator[None]:
         raise InputError(folder, problem, "check that it generates at all") from None
 
 
-def end_tokens(tokenizer: Tokenizer, base: BaseModel) -> tuple[int, ...]:
-    """The ids that end an answer, as tokenizer and base model say."""
-    return tuple(dict.fromkeys((*tokenizer.eos_token_ids, *base.eos_token_ids)))
+def end_tokens(*known: Tokenizer | BaseModel | None) -> tuple[int, ...]:
+    """The ids that end an answer, as tokenizer and base model say, where they are known."""
+    stated = (end for source in known if source is not None for end in source.eos_token_ids)
+    return tuple(dict.fromkeys(stated))
 
 
 def said(error: Exception) -> str:
