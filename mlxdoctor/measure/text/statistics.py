@@ -81,20 +81,13 @@ def paired_permutation(differences: ArrayLike) -> float:
     return (hits + 1) / (ASSIGNMENTS + 1)
 
 
-def mean_interval(values: ArrayLike) -> Interval:
-    """The mean of at least one value per prompt with its 95% bootstrap percentile interval."""
-    sample = np.asarray(values, dtype=np.float64)
-    picked = np.random.default_rng(0).integers(0, len(sample), size=(RESAMPLED, len(sample)))
-    low, high = np.quantile(sample[picked].mean(axis=1), (0.025, 0.975))
-    return Interval(float(sample.mean()), float(low), float(high))
-
-
 @dataclass(frozen=True)
 class Paired:
     """The mean of a figure over prompts, of the base and of the tuned model.
 
     Attributes:
-        difference: of the tuned model's less the base model's, with its interval.
+        difference: of the tuned model's less the base model's: the mean, with its 95% bootstrap
+            percentile interval.
         p_value: of no difference, `paired_permutation`.
     """
 
@@ -107,8 +100,11 @@ class Paired:
     def of(cls, base: ArrayLike, tuned: ArrayLike) -> Self:
         """Compare float (prompts,) of both models, of one prompt at least."""
         before, after = np.asarray(base, np.float64), np.asarray(tuned, np.float64)
-        interval, p_value = mean_interval(after - before), paired_permutation(after - before)
-        return cls(float(before.mean()), float(after.mean()), interval, p_value)
+        gains = after - before
+        picked = np.random.default_rng(0).integers(0, len(gains), size=(RESAMPLED, len(gains)))
+        low, high = np.quantile(gains[picked].mean(axis=1), (0.025, 0.975))
+        interval = Interval(float(gains.mean()), float(low), float(high))
+        return cls(float(before.mean()), float(after.mean()), interval, paired_permutation(gains))
 
     def differs(self, sign: int) -> bool:
         """Whether the tuned model's figures are higher (1) or lower (-1), and not by chance."""

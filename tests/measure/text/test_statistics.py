@@ -49,8 +49,8 @@ def test_permutation_keeps_its_level_and_never_says_zero() -> None:
     assert ts.paired_permutation(np.ones(40)) == pytest.approx(1 / 20_001, rel=1e-6)
 
 
-def test_mean_interval_holds_the_mean() -> None:
-    found = ts.mean_interval([0.0, 1.0] * 50)
+def test_the_interval_of_a_difference_holds_its_mean() -> None:
+    found = ts.Paired.of([0.0] * 100, [0.0, 1.0] * 50).difference
     assert found.share == 0.5
     assert (found.low, found.high) == (pytest.approx(0.41, abs=0.03), pytest.approx(0.59, abs=0.03))
 
