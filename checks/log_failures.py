@@ -213,7 +213,7 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
 def _reached(log: TrainingLog) -> int | None:
     """The last iteration that the log knows of; None without a report."""
     segment = log.main
-    places = [int(series.iterations[-1]) for series in segment.series.values()]
+    places = [segment.last] if segment.last is not None else []
     if places and segment.axis in ("iteration", "step") and len(log.segments) == 1:
         # A save may be the last that is heard of it.
         places += [save.iteration for save in log.notes.saves if save.iteration is not None]

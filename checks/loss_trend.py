@@ -48,6 +48,7 @@ from mlxdoctor.judge.curve import (
     begins_high,
     fall_in_noises,
     held_out_scores,
+    is_warm_up,
     level_of,
     loss_figures,
     start_of,
@@ -194,12 +195,12 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     is_lower = fall_in_noises(curve) > _CERTAIN
     # A first report far above the others: what fell, fell before the second level begins.
     is_lower |= begins_high(curve)
-    rates = segment.finite("learning_rate").facts
+    rates = segment.finite("learning_rate")
     is_begun = segment.announced_iterations is None or (
         losses.iterations[-1] >= _BEGUN * segment.announced_iterations
     )
     # What still warms up has hardly begun.
-    is_begun &= not (rates.points > 1 and rates.last == rates.highest > 2.0 * rates.first)
+    is_begun &= not is_warm_up(rates)
     learned = 1.0 - curve.end / start if is_base else 0.0
     learned = max(learned, 1.0 - curve.end / max(start, curve.first) if is_lower else 0.0)
     line = trend(losses.iterations, losses.values)
@@ -217,7 +218,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     if constant is None and (is_open or is_short or not is_begun):
         return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
-    is_maybe = constant is None and at_most >= FALL and rates.highest >= _USUAL
+    is_maybe = constant is None and at_most >= FALL and rates.facts.highest >= _USUAL
     is_certain = constant is not None or (is_long and at_most < FALL and is_fresh)
     yield Sign(
         "never-learned",
@@ -376,7 +377,7 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     segment = log.main
     columns = [segment.finite(name).iterations for name in ("train_loss", "val_loss")]
     end = max(int(places[-1]) for places in columns if len(places))
-    first = min(int(series.iterations[0]) for series in segment.series.values())
+    first = segment.first or 0
     # A minimum at the first report is from before training.
     if iteration <= first and segment.base_val_loss is not None:
         return {"never_below": ""}

@@ -176,6 +176,7 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
         # One trainer prints a line for each batch; others count up.
         if "skipped" not in segment.series:
             counts = np.arange(1.0, len(counts) + 1)
-        last = max(int(series.iterations[-1]) for series in segment.series.values())
-        columns["skipped_share"] = Series(skipped.finite.iterations, counts / max(last, 1))
+        columns["skipped_share"] = Series(
+            skipped.finite.iterations, counts / max(segment.last or 0, 1)
+        )
     return columns

@@ -72,8 +72,7 @@ def training_length(
         if log.notes.failures or not all(np.isfinite(values).all() for values in losses):
             raise NotApplicable("the run broke, and that it was short says nothing more")
         if log.main.axis in ("iteration", "step"):
-            last = (int(each.iterations[-1]) for each in log.main.series.values() if len(each))
-            iterations = max(last, default=iterations)
+            iterations = iterations if log.main.last is None else log.main.last
     if iterations is None:
         raise Inconclusive("nothing tells how many iterations were made")
     if config.iters and 2 * iterations < config.iters:

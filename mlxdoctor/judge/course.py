@@ -170,8 +170,7 @@ def courses(
         epoch = epochs.first if segment.axis == "row" and epochs.points else None
         first = int(training.iterations[0])
         # A batch that is left out has no loss.
-        begins = min(int(each.iterations[0]) for each in segment.series.values())
-        if first <= begins and "resumed_from" not in log.notes.header:
+        if first == segment.first and "resumed_from" not in log.notes.header:
             yield Seen(_BEGINS, {"epoch": epoch, "unit": segment.unit, "first": first})
     short = _too_short(log)
     if short:
@@ -275,7 +274,7 @@ def _means(log: TrainingLog) -> Iterator[Seen]:
 def _too_short(log: TrainingLog) -> dict[str, Measurement]:
     """How far a log goes where that is too little: few updates, or part of a pass."""
     segment = log.main
-    last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
+    last = segment.last or 0
     # What broke, breaks off or went nowhere is told otherwise.
     names = segment.series.keys() & {"train_loss", "val_loss"}
     losses = [segment.series[name].values for name in names]

@@ -258,3 +258,10 @@ def levels(series: Series) -> tuple[SeriesFacts, int | None]:
 def level_of(facts: SeriesFacts) -> int | None:
     """Of how many reports a level is the median, where it is one."""
     return facts.edge if facts.edge > 1 else None
+
+
+def is_warm_up(rates: Series) -> bool:
+    """Whether a learning rate rises up to its last report: one that is held has warmed up."""
+    facts = rates.facts
+    is_at_end = facts.points > 1 and facts.highest_at == int(rates.iterations[-1])
+    return is_at_end and facts.highest > 2.0 * facts.first

@@ -7,6 +7,7 @@ import numpy as np
 from mlxdoctor.evidence.logs.series import LEVELS, Remark
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen
+from mlxdoctor.judge.curve import is_warm_up
 from mlxdoctor.safety.quoting import quoted
 from mlxdoctor.template import duration
 
@@ -24,8 +25,7 @@ def passes_told(log: TrainingLog) -> float:
     segment, header = log.main, log.notes.header
     batches = header.get("epoch_batches", "").replace(",", "")
     if batches and segment.axis in ("iteration", "step"):
-        last = max((int(each.iterations[-1]) for each in segment.series.values()), default=0)
-        return last / max(int(batches), 1)
+        return (segment.last or 0) / max(int(batches), 1)
     own = segment.finite("epoch").facts.last
     # What a trainer's state or its summary says is further than the last report.
     return float(header.get("epoch", own)) if is_alone(log) else own
@@ -66,8 +66,8 @@ def extent(log: TrainingLog) -> list[str]:
         last = [rates.last] if by_way or rates.first != rates.last else []
         course = " to ".join(f"{rate:.3g}" for rate in (rates.first, *by_way, *last))
         anew = _begun_anew(segment.finite("learning_rate"))
-        begun = f", whose schedule begins anew at {segment.unit} {anew}" if anew else ""
-        is_rising = rates.last == rates.highest > 2.0 * rates.first and not anew
+        begun = f", which rises anew from {segment.unit} {anew}" if anew else ""
+        is_rising = is_warm_up(segment.finite("learning_rate")) and not anew
         rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
         told.append(f"a learning rate of {course}{begun}{rising}")
     every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
@@ -105,12 +105,12 @@ def _few(lines: list[int]) -> str:
 
 
 def _begun_anew(rates: Series) -> str:
-    """Where a learning rate that had come down is up once more, joined by commas."""
+    """From where a learning rate that had come down goes up once more, joined by commas."""
     highest = rates.facts.highest
     is_up, is_down = rates.values >= UP * highest, rates.values < DOWN * highest
     turns = np.flatnonzero(is_up | is_down)
     turns = turns[np.argmax(is_up[turns]) :]
-    anew = turns[1:][is_up[turns[1:]] & is_down[turns[:-1]]]
+    anew = turns[:-1][is_up[turns[1:]] & is_down[turns[:-1]]]
     return ", ".join(f"{place:,}" for place in rates.iterations[anew].tolist()[:MOST])
 
 

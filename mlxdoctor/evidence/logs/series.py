@@ -101,6 +101,16 @@ class Segment:
         return "report" if self.axis == "row" else self.axis
 
     @property
+    def first(self) -> int | None:
+        """Where the first report of all was made; None without one."""
+        return min((int(each.iterations[0]) for each in self.series.values()), default=None)
+
+    @property
+    def last(self) -> int | None:
+        """Where the last report of all was made; None without one."""
+        return max((int(each.iterations[-1]) for each in self.series.values()), default=None)
+
+    @property
     def is_preference(self) -> bool:
         """Whether a reward or preference is trained: its loss is not a cross-entropy."""
         return is_preference(self.series)
