@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,52 @@ def test_a_log_that_counts_epochs_alone_shows_its_start_and_its_end(tmp_path: Pa
     assert (logged.after, logged.split) == (2.6, "valid")
     path.write_text("".join(f"{line}\n" for line in lines[1:]))
     assert TrainingLog.read([path]).main.base_val_loss is None
+
+
+def bar(epoch: int, step: int, loss: float) -> str:
+    return (
+        f"Epoch {epoch}: {step // 4:3d}%|#| {step}/400 [01:00<02:00, 2.5it/s, loss={loss}, v_num=0]"
+    )
+
+
+def test_a_bar_that_names_the_next_epoch_before_it_counts_anew(write: Write) -> None:
+    first, *others = (
+        [bar(epoch, step, 4.0 - epoch - step / 400) for step in (400, 100, 200, 300, 400)]
+        for epoch in range(3)
+    )
+    text = "\n".join("\r".join(drawn) for drawn in (first[1:], *others))
+    (segment,) = TrainingLog.read([write(text)]).segments
+    assert segment.series["train_loss"].iterations[-4:].tolist() == [900, 1000, 1100, 1200]
+
+
+def test_an_epoch_s_summary_at_its_last_step_begins_no_epoch(write: Write) -> None:
+    rows = [{"step": step, "loss": 4.0 - step / 100} for step in range(10, 101, 10)]
+    rows[5:5] = [{"epoch": 1, "step": 50, "train_loss": 3.7, "val_loss": 3.6}]
+    rows.append({"epoch": 2, "step": 100, "train_loss": 3.2, "val_loss": 3.1})
+    (segment,) = TrainingLog.read([write("\n".join(map(json.dumps, rows)))]).segments
+    assert segment.last == 100
+    assert segment.series["val_loss"].iterations.tolist() == [50, 100]
+
+
+def test_a_line_that_is_printed_once_more_with_the_validation(write: Write) -> None:
+    lines = []
+    for epoch in range(1, 13):
+        said = f"127/127 ---- 1s 1s/step - accuracy: 0.8{epoch:02d}0 - loss: {3 - epoch / 10:.4f}"
+        lines += [f"Epoch {epoch}/40", said, f"{said} - val_loss: {2 - epoch / 10:.4f}"]
+    (segment,) = TrainingLog.read([write("\n".join(lines))]).segments
+    losses = segment.series["val_loss"]
+    assert losses.iterations.tolist() == [127 * epoch for epoch in range(1, 13)]
+    assert losses.values[-1] == 0.8
+
+
+def test_what_is_said_anew_of_the_judged_run_counts(write: Write) -> None:
+    banner = "Num examples = {} | Num Epochs = {} | Total steps = {}\n"
+    text = (
+        banner.format(41, 2, 12)
+        + "".join(f"{{'loss': {loss}, 'epoch': {epoch}}}\n" for loss, epoch in ((2.5, 1), (2.0, 2)))
+        + banner.format(108, 3, 300)
+        + "".join(f"{{'loss': {3 - e / 10}, 'epoch': {e / 10}}}\n" for e in range(1, 30))
+    )
+    log = TrainingLog.read([write(text)])
+    assert len(log.segments) == 2
+    assert log.notes.header["rows"] == "108"
