@@ -195,7 +195,7 @@ class Laboratory:
         parts, folder = parts_of(settings), Path(settings.adapter_path)
         label = f"{change.label}, seed {settings.seed}"
         if change.fault is not None:
-            settings, parts = change.fault.apply(settings, parts, change.severity)
+            settings, parts = change.fault.inject(settings, change.severity, parts)
 
         def tell(record: Any) -> str | None:
             if not isinstance(record, StepRecord):
@@ -207,6 +207,8 @@ class Laboratory:
         result = train(settings, parts=parts, tell=tell)
         if result.stopped is not None and len(result.steps) < settings.iters:
             raise BudgetSpent(label)
+        if change.fault is not None:
+            change.fault.finish(folder, settings, change.severity)
         return replace(
             # A model is asked about the rows it was trained on: those of a repair, if any.
             examined(folder, base=Path(settings.model), data=Path(settings.data)),

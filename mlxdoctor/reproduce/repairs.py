@@ -117,13 +117,13 @@ def _left_out(settings: Settings, what: Collection[str], *, at_random: bool) -> 
     return replace(settings, data=str(folder))
 
 
-@fault("mending or leaving out the rows that the findings name")
+@fault("mending or leaving out the rows that the findings name", "bad-data", ())
 def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Training rows are mended, or left out."""
     return _left_out(settings, severity, at_random=False), parts
 
 
-@fault("placebo: as many rows left out at random")
+@fault("placebo: as many rows left out at random", "bad-data", ())
 def others_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """As many training rows are left out at random."""
     return _left_out(settings, severity, at_random=True), parts
@@ -158,7 +158,7 @@ def count_ends(settings: Settings) -> tuple[int, int, int]:
     return len(rows), len(lacking), cut
 
 
-@fault("the end token put at the end of each row")
+@fault("the end token put at the end of each row", "missing-end-token", "every row")
 def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """Rows that lack the end token get it after their answer, within the limit of their length.
 
@@ -183,7 +183,7 @@ def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Setting
     return settings, replace(parts, encode=encode_ended)
 
 
-@fault("another order of the rows")
+@fault("another order of the rows", "bad-data", "every row")
 def other_order(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """The training batches come in the order of another seed."""
     del severity

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from mlxdoctor.models.load import count_parameters
 from mlxdoctor.safety.errors import InputError
@@ -80,10 +79,6 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
         add_metrics(folder, validations[-1])
         tell(validations[-1])
 
-    def save(iteration: int | None) -> None:
-        weights = dict(tree_flatten(model.trainable_parameters()))
-        write_adapter(settings, start.parts.saved(weights), iteration)
-
     mx.reset_peak_memory()
     take = stepper(start, optimizer, norms=True)
     model.train()
@@ -98,12 +93,12 @@ def _trained(start: Prepared, optimizer: Any, tell: Tell) -> TrainingResult:
         steps.append(replace(record, seconds=drawn + record.seconds))
         add_metrics(folder, steps[-1])
         if iteration % settings.save_every == 0:
-            save(iteration)
+            write_adapter(settings, model, iteration)
         if rows.valid and settings.is_exact and _validates_after(settings, iteration):
             validate(iteration)
         if (reason := tell(steps[-1])) is not None:
             break
-    save(None)
+    write_adapter(settings, model)
     if settings.test and reason is None:
         test_loss = loss_on(rows.test, settings.test_batches)
     model.eval()

@@ -10,8 +10,6 @@ from mlxdoctor.twin.token_rows import TokenRows
 
 #: (model, tokens, spans) -> (mean, supervised), arrays of MLX; see `mlxdoctor.twin.masked_loss`.
 LossFunction = Callable[[Any, Any, Any], tuple[Any, Any]]
-#: Name -> array of MLX.
-Weights = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,6 @@ class Parts:
         prepare: freezes the model, and attaches the adapter.
         loss: what a batch is trained on.
         batches: gives the makers of the training and of the validation batches.
-        saved: of the trained weights those that are written; all by default.
     """
 
     load: Callable[[Settings], tuple[Any, Any]]
@@ -32,4 +29,3 @@ class Parts:
     prepare: Callable[[Any, Settings], None]
     loss: LossFunction
     batches: Callable[[Settings], Batches]
-    saved: Callable[[Weights], Weights] = dict

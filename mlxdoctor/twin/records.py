@@ -123,25 +123,25 @@ def write_config(settings: Settings) -> None:
         raise InputError(folder, f"cannot be written ({error.strerror})") from None
 
 
-def write_adapter(
-    settings: Settings, weights: Mapping[str, Any], iteration: int | None = None
-) -> None:
-    """Write the weights of an adapter, and as a checkpoint if an iteration is given.
+def write_adapter(settings: Settings, model: Any, iteration: int | None = None) -> None:
+    """Write the trainable parameters, and as a checkpoint if an iteration is given.
 
     Raises:
         InputError: a file cannot be written.
     """
     import mlx.core as mx
+    from mlx.utils import tree_flatten
 
     names = [ADAPTER_FILE]
     if iteration is not None:
         names.append(f"{iteration:07d}_{ADAPTER_FILE}")
+    weights = dict(tree_flatten(model.trainable_parameters()))
     for name in names:
         path = Path(settings.adapter_path) / name
         # Written beside and renamed: an interrupted save leaves the previous file whole.
         temporary = path.with_name(f".{name}.partial.safetensors")
         try:
-            mx.save_safetensors(str(temporary), dict(weights))
+            mx.save_safetensors(str(temporary), weights)
             temporary.replace(path)
         except (RuntimeError, OSError) as error:
             temporary.unlink(missing_ok=True)

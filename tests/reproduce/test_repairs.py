@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fixtures.lab.cases.workshop import copied_base, rows_of, write_rows
 from fixtures.lab.faults import FAULTS
@@ -63,7 +64,7 @@ def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) ->
     plain = settings(tmp_path, max_seq_length=4)
     given = (row(5, 6), row(5, 6, END), row(5, 6, 7, 8, 9), row(5, 6, 4))
     read = replace(parts_of(plain), encode=lambda *_: TokenRows(given, given[:1], ()))
-    _, changed = rows_ended.apply(plain, read, None)
+    _, changed = rows_ended.inject(plain, parts=read)
     # Token 4 is a line break, which a template puts after the answer.
     tokenizer = SimpleNamespace(decode=lambda tokens: "\n" if tokens == [4] else "word")
     rows = changed.encode(plain, tokenizer)
@@ -123,13 +124,17 @@ def test_every_place_of_a_batch_is_filled_and_supervised(tmp_path: Path) -> None
 
 def test_what_was_trained_along_is_left_out_of_what_is_saved(tmp_path: Path) -> None:
     layer = "model.layers.0.self_attn.q_proj"
-    adapter = {f"{layer}.lora_a": np.ones((4, 2), "f4"), f"{layer}.lora_b": np.ones((2, 4), "f4")}
-    others = {
+    tensors = {
+        f"{layer}.lora_a": np.ones((4, 2), "f4"),
+        f"{layer}.lora_b": np.ones((2, 4), "f4"),
         f"{layer}.linear.weight": np.ones((4, 4), "f4"),
         "model.norm.weight": np.ones(4, "f4"),
     }
-    _, parts = FAULTS["base-trained-along"].inject(settings(tmp_path))
-    assert parts.saved({**adapter, **others}).keys() == adapter.keys()
+    for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
+        save_file(tensors, tmp_path / name)
+    FAULTS["base-trained-along"].finish(tmp_path, settings(tmp_path))
+    for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
+        assert load_file(tmp_path / name).keys() == {f"{layer}.lora_a", f"{layer}.lora_b"}
 
 
 @pytest.mark.long
@@ -194,7 +199,7 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
     for fault in (rows_left_out, others_left_out):
         out = tmp_path / fault.id
         plain = settings(out, data=str(data), batch_size=2)
-        changed, _ = fault.apply(plain, parts_of(plain), ("duplicates", "leftovers"))
+        changed, _ = fault.inject(plain, ("duplicates", "leftovers"))
         kept[fault.id] = rows_of(data=Path(changed.data))
         assert Path(changed.data, "valid.jsonl").read_bytes() == before
     named, chance = kept.values()
@@ -211,11 +216,11 @@ def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused:
     plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
     what = ("duplicates", "leftovers")
     if not refused:
-        changed, _ = rows_left_out.apply(plain, parts_of(plain), what)
+        changed, _ = rows_left_out.inject(plain, what)
         assert len(rows_of(data=Path(changed.data))) == 6
         return
     with pytest.raises(InputError, match="6 rows left"):
-        rows_left_out.apply(plain, parts_of(plain), what)
+        rows_left_out.inject(plain, what)
 
 
 @pytest.mark.slow
@@ -224,11 +229,10 @@ def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
     answers = [f"<p>It&nbsp;is {at} &amp; {at}.</p>" for at in range(18)] + ["nan", "nan"]
     rows = [{"prompt": f"What is {at}?", "completion": text} for at, text in enumerate(answers)]
     data = write_rows(tmp_path / "data", train=rows, valid=rows)
-    plain = settings(tmp_path / "out", data=str(data))
-    changed, _ = rows_left_out.apply(plain, parts_of(plain), ("leftovers",))
+    changed, _ = rows_left_out.inject(settings(tmp_path / "out", data=str(data)), ("leftovers",))
     kept = [row["completion"] for row in rows_of(data=Path(changed.data))]
     assert kept == [f"It is {at} & {at}." for at in range(18)]
-    assert not mends_all(plain, ("leftovers",))
+    assert not mends_all(settings(tmp_path / "out", data=str(data)), ("leftovers",))
     # Rows that are mended all would leave a placebo with nothing left out, which can't fail.
     clean = write_rows(tmp_path / "clean", train=rows[:18], valid=rows[:18])
     assert mends_all(settings(tmp_path / "out", data=str(clean)), ("leftovers",))
