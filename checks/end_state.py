@@ -168,14 +168,33 @@ def end_state(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen]:
     if replay.is_turned:
         yield Sign("factors-turned", measured)
         return
-    if reach is not None and reach.is_as_good and not replay.trains_as_read:
-        yield Seen(
-            "The tuned model is as good as mlx-lm's trainer makes it with the same settings; the "
-            "log's losses are of another kind than mlx-lm's.",
-            measured,
-        )
+    if (other := _of_another_kind(replay, reach, after, measured)) is not None:
+        yield other
         return
     yield from _worse(replay, before, after, measured, is_lost=is_lost)
+
+
+def _of_another_kind(
+    replay: Replay, reach: Reach | None, after: Level, measured: dict[str, Measurement]
+) -> Seen | None:
+    """What shows that a model is sound, and the log's losses none that mlx-lm has of it."""
+    if reach is None or replay.trains_as_read:
+        return None
+    is_below = reach.split == "validation" and reach.tuned <= after.recorded + after.tolerance
+    if not (reach.is_as_good or is_below or reach.answers_rightly):
+        return None
+    return Seen(
+        "[The tuned model is as good as mlx-lm's trainer makes it with the same settings{as_good}|"
+        "Of the answers alone the tuned model's loss is {answers:.3f}, no more than the log ends "
+        "with ({logged:.3f})|The tuned model gives {right:.0%} of the answers of held-out rows]: "
+        "the log's losses are of another kind than mlx-lm's.",
+        measured
+        | {
+            "as_good": "" if reach.is_as_good else None,
+            "answers": reach.tuned if is_below else None,
+            "right": reach.right,
+        },
+    )
 
 
 def _worse(

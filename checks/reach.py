@@ -135,7 +135,8 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "cured": reach.cured,
         "assumed": "" if reach.assumes_adam else None,
     }
-    if reach.lacking > LACKING and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
+    is_lacking = reach.lacking > LACKING and not reach.answers_rightly
+    if is_lacking and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
         severity = Severity.WARNING if reach.lacking <= FAR and not reach.is_far else None
         yield Sign("not-what-was-learned", measured, severity=severity)
         yield from [Sign("settings-learn", measured)] if reach.falls_short else []

@@ -5,12 +5,14 @@ training rows that it knows no better than held-out ones although the log says s
 
 Why it matters. Rows that were damaged on their way are damaged in training and validation alike,
 and their losses look well; test rows that took another way show it. A trainer that draws the same
-few rows again and again reports a training loss next to zero.
+few rows again and again reports a training loss next to zero; one that takes one kind of rows after
+the other ends with the last kind, and has lost the others.
 
 How it is measured. The tuned model reads rows of each split. The loss on the answers of the test
 rows is compared with that of the validation rows, and their difference with the same of the base
 model. The loss on training rows is compared with the last reports of the log, where the validation
-loss of the log is that of the validation rows.
+loss of the log is that of the validation rows. Rows on which the loss is as low as the log ends,
+and rows on which it is many times that, with next to none between, are told apart in both splits.
 
 When it is wrong. Test rows may be harder on purpose, or of another kind: the base model does not
 always tell. A trainer that divides its loss by something reports less throughout: where the two
@@ -21,6 +23,8 @@ What to do. Read ten rows of each split side by side; print the numbers of the r
 
 import math
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.series import median
@@ -44,6 +48,9 @@ ALIKE = 0.2
 #: Times the training loss of the log, of the held-out rows and of those trained on, and the share
 #: of the first that the second is: 26, 26 and 0.9 in a run that trained on one batch.
 BETTER, NO_BETTER = 3.0, 0.7
+#: Nats of a low loss, times the loss that the log ends with of one that is far from it, and share
+#: of the rows that are a kind: 0.08, 4.9 and 22% where three kinds were trained in turn.
+LOW, FAR, A_KIND = 0.1, 10.0, 0.1
 #: Share by which a ratio of two losses differs that is one and the same.
 STEADY = 0.15
 
@@ -65,6 +72,16 @@ STEADY = 0.15
             "{valid_loss:.3f} on {rows} validation rows that are none of them: what was learned "
             "holds beyond the rows.",
             expected="about the same loss on all rows",
+        ),
+        "kinds-lost": Symptom.error(
+            "some rows are known as well as the log says, and the others not at all",
+            says="The log ends with a loss of {logged:.3g}. The saved model has as little on the "
+            "answers of {known} of {rows} rows, of training and validation alike, and "
+            "{lost_loss:.2f} in the median of {lost} others, with {between} between: it knows one "
+            "kind of rows, and has lost the others or never learned them.",
+            expected="about the same loss on all rows",
+            fix="Let every batch be drawn from all kinds of rows: what is trained one kind after "
+            "the other overwrites what came before.",
         ),
         "rows-unseen": Symptom.error(
             "training rows are known no better than held-out ones",
@@ -89,12 +106,15 @@ def split_losses(losses: TokenLosses, log: TrainingLog | None) -> Iterator[Sign]
         yield from _beside_test(known, tested)
     if not learned.is_enough:
         return
+    if log is not None and not log.is_preference:
+        if kinds := list(_kinds(known, learned, log)):
+            yield from kinds
+            return
+        yield from _beside_log(valid, trained, log)
     trained_loss, valid_loss = float(learned.tuned.mean()), float(known.tuned.mean())
     if valid_loss - trained_loss <= AS_WELL and known.gain >= LEARNED:
         figures = {"trained_loss": trained_loss, "valid_loss": valid_loss}
         yield Sign("held-out-known", {**figures, "rows": len(valid)})
-    if log is not None and not log.is_preference:
-        yield from _beside_log(valid, trained, log)
 
 
 def _beside_test(valid: LossChange, test: LossChange) -> Iterator[Sign]:
@@ -107,6 +127,22 @@ def _beside_test(valid: LossChange, test: LossChange) -> Iterator[Sign]:
         figures = {"test_loss": float(tested.mean()), "valid_loss": float(known.mean())}
         figures |= {"base_test": tested_before, "base_valid": before}
         yield Sign("test-differs", {**figures, "rows": len(tested)})
+
+
+def _kinds(valid: LossChange, trained: LossChange, log: TrainingLog) -> Iterator[Sign]:
+    """Rows that are known as the log ends, and others that are not, in either split."""
+    ends = [log.main.finite(name).facts.last for name in ("train_loss", "val_loss")]
+    logged = min((end for end in ends if end > 0.0), default=0.0)
+    low, high = max(BETTER * logged, LOW), max(FAR * logged, LEARNED)
+    splits = [split.tuned for split in (valid, trained)]
+    if not logged or any(np.mean(losses <= low) < A_KIND for losses in splits):
+        return
+    losses = np.concatenate(splits)
+    lost, between = losses[losses >= high], (losses > low) & (losses < high)
+    if len(lost) >= max(len(losses) / 2, 1) and between.mean() <= A_KIND / 2:
+        figures = {"logged": logged, "rows": len(losses), "known": int((losses <= low).sum())}
+        figures |= {"lost": len(lost), "lost_loss": median(lost), "between": int(between.sum())}
+        yield Sign("kinds-lost", figures)
 
 
 def _beside_log(

@@ -68,9 +68,10 @@ ALIKE = 0.9
 CLOSED = 0.5
 #: Nats a token below which a loss is low, and by which the twin's is lower where a run is far off.
 POOR = 0.3
-#: Share of the answers that are right below which a model answers wrongly, fewest answers that
-#: tell, and most words of an answer that a model gives as it was taught, or not.
-RIGHT, ENOUGH_ANSWERS, SHORT_ANSWER = 0.5, 8, 24
+#: Shares of the answers that are right below which a model answers wrongly, and from which on it
+#: answers rightly; fewest answers that tell, and most words of an answer that a model gives as it
+#: was taught, or not.
+RIGHT, ALMOST_ALL, ENOUGH_ANSWERS, SHORT_ANSWER = 0.5, 0.9, 8, 24
 #: A dropout that is a fault by itself: trainers use 0 to 0.3.
 UNUSUAL = 0.5
 
@@ -101,6 +102,8 @@ class Reach:
         is_unseen: whether the rows are of the training split, and the twin was trained on others.
         left_out: what there was no time for, as a clause; else empty.
         assumes_adam: whether the run's own settings name no optimizer, and Adam stood for it.
+        right: of the short answers to held-out rows, the share that is as the rows have it; NaN
+            where too few are known. Long ones are said in other words by any model.
     """
 
     kind: ClassVar[str] = "reach"
@@ -130,6 +133,7 @@ class Reach:
     is_unseen: bool = False
     left_out: str = ""
     assumes_adam: bool = False
+    right: float = math.nan
 
     @property
     def is_of_the_settings(self) -> bool:
@@ -195,9 +199,23 @@ class Reach:
         )
 
     @property
+    def answers_rightly(self) -> bool:
+        """Whether it gives the answers of held-out rows: it lacks nothing, whatever its loss is.
+
+        Of smoothed labels, or beside tokens that the base never put out, it has a floor.
+        """
+        return self.right >= ALMOST_ALL
+
+    @property
+    def answers_wrongly(self) -> bool:
+        """Whether it mostly gives other answers; what its loss tells of low ones is enough."""
+        return self.right < RIGHT and self.tuned >= POOR
+
+    @property
     def falls_short(self) -> bool:
         """Whether the run is to be looked into: it lacks much of what the rows teach."""
-        return self.tells and (self.is_far or not self.shortfall <= SHORT)
+        is_low = self.is_far or not self.shortfall <= SHORT
+        return self.tells and is_low and not self.answers_rightly
 
     @property
     def has_gained(self) -> bool:
@@ -322,18 +340,14 @@ class _Measuring:
         if other.mean < first.mean:
             found = self._found(untouched, tuned, other, fast)
         found = replace(found, whole=whole)
-        if not found.falls_short and self._answers_wrongly(found):
+        if not found.falls_short and found.answers_wrongly:
             found = self._to_the_end(found, untouched, tuned, reference)
         return self._explained(found, reference) if found.falls_short else found
 
-    def _answers_wrongly(self, found: Reach) -> bool:
-        """Whether the model mostly gives other answers than the short ones of the rows.
-
-        Long ones are said in other words by any model, and its loss stays where it is.
-        """
-        # Of rows that the twin is trained on its loss tells nothing.
-        if found.tuned < POOR or self.models is None or self.split != "validation":
-            return False
+    def _right(self) -> float:
+        """Of the short answers to held-out rows, the share that is right; see `Reach`."""
+        if self.models is None or self.split != "validation":
+            return math.nan
         answers = self.run.get(Generations)
         pairs = [
             (answer_words(item.tuned), answer_words(item.expected))
@@ -341,7 +355,8 @@ class _Measuring:
             if item.expected
         ]
         short = [own == wanted for own, wanted in pairs if len(wanted) <= SHORT_ANSWER]
-        return len(short) >= max(ENOUGH_ANSWERS, len(pairs) / 2) and sum(short) < RIGHT * len(short)
+        is_enough = len(short) >= max(ENOUGH_ANSWERS, len(pairs) / 2)
+        return float(np.mean(short)) if is_enough else math.nan
 
     def _stated(self, found: Reach) -> Reach | None:
         """With the run's own settings, or those that stand for it; None where it left too few."""
@@ -391,6 +406,7 @@ class _Measuring:
             own_updates=self._own_updates(self.settings),
             planned=updates_of(self.settings) if self.models is None else None,
             own=tuned.mean if self.models is None else None,
+            right=self._right(),
         )
 
     def _untouched(self) -> _Losses:

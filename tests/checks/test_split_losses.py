@@ -77,3 +77,34 @@ def test_beside_the_log(
 ) -> None:
     assert severities(judged(logs, train=train, reports=reports)) == found
     assert judged(logs, train=train, reports=reports, rows=7).status == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "found"),
+    [
+        # Three kinds, of which the last is known.
+        ((0.08, 4.9, 5.1), (0.07, 4.7, 4.9), {"kinds-lost": "error"}),
+        # Rows of the training alone are known by heart, and no kind of them.
+        ((0.08, 4.9, 5.1), (4.8, 4.7, 4.9), {}),
+        # Some rows are harder than others.
+        ((0.08, 0.4, 1.6), (0.07, 0.5, 1.4), KNOWN),
+        ((0.08, 0.09, 0.08), (0.07, 0.09, 0.08), KNOWN),
+    ],
+)
+def test_kinds_of_rows(
+    logs: LogWriter,
+    train: tuple[float, ...],
+    valid: tuple[float, ...],
+    found: dict[str, str],
+) -> None:
+    rows = [
+        row
+        for split, losses in (("train", train), ("valid", valid))
+        for loss in losses
+        for row in measured_rows(model(6.5), model(loss), 8, split=split, spread=0.01)
+    ]
+    log = logs.losses((2.0, 0.8, 1.8, 0.3, 0.1), {1: 6.0, 20: 0.3, 50: 0.1})
+    assert (
+        severities(outcome(split_losses, TokenLosses((), tuple(rows), vocab_size=100), log))
+        == found
+    )
