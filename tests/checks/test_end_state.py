@@ -147,3 +147,7 @@ def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:
     }
     worse = replace(good, whole=0.3)
     assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(worse,))) != {}
+    # Of the answers alone, or right.
+    low = replace(worse, tuned=0.2)
+    assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(low,))) == {}
+    assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(replace(worse, right=0.95),))) == {}
