@@ -42,7 +42,7 @@ from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.curve import ends_low
+from mlxdoctor.judge.curve import ends_low, ends_together
 from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
@@ -293,7 +293,7 @@ def data_quality(
         yield from _graded("leaked-validation", valid, leaked, LEAKED)
     # Of rows that are none of them, validations tell whether the copies did harm.
     is_harmless = valid is not None and len(leaked) < LEAKED[1] * len(valid.rows)
-    is_harmless = is_harmless and log is not None and ends_low(log.main)
+    is_harmless = is_harmless and log is not None and ends_low(log.main) and ends_together(log.main)
     steps = (NOTED, math.inf, math.inf) if is_harmless else COPIED
     yield from _graded("duplicates", train, repeats, steps, figures, is_sure=is_sure)
     if train.format in ("tokens", "unknown"):

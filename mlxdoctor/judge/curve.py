@@ -26,6 +26,12 @@ NOISES = 4.0
 FALL = 0.05
 #: Share of its lowest within which a validation loss ends at it: twice its noise.
 NEAR = 0.05
+#: Share of the reports in which a loss scaler may look for its scale: 3 of 25, at the first two
+#: steps and once later.
+SCALED = 0.15
+#: The validation loss over the training loss at which both end together: 1.25 where each row stood
+#: three times and did no harm, 2.4 and more where copies were learned by heart.
+TOGETHER = 1.5
 #: Noises of a level within which a fall shows nothing: two levels differ by as much by chance.
 CHANCE = 2.0
 #: Parts of a long column, by whose means its levels are told.
@@ -89,7 +95,7 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         is_rewarded = segment.is_preference and not is_none
         # A loss scaler leaves steps out, and what is learned without them shows on other rows.
         excused = fall if is_none and math.isfinite(fall) else float(is_rewarded)
-        return {"excused": excused, "hurts": not ends_low(segment)}
+        return {"excused": excused, "hurts": not (ends_low(segment) or _recovers(segment))}
     if name == "seconds_per_iteration":
         took, planned = segment.finite("val_seconds"), segment.announced_iterations
         speed = segment.finite("iterations_per_second").facts.median
@@ -227,6 +233,22 @@ def ends_low(segment: Segment) -> bool:
     held_out = segment.finite("val_loss").facts
     has_fallen = held_out.points >= LAST and held_out.fall >= FALL
     return has_fallen and held_out.last <= (1.0 + NEAR) * held_out.lowest
+
+
+def _recovers(segment: Segment) -> bool:
+    """Whether, without a validation, all losses are finite, and fell on after few bad gradients."""
+    losses, norms = segment.series.get("train_loss"), segment.series.get("grad_norm")
+    if losses is None or norms is None or len(segment.finite("val_loss")):
+        return False
+    is_finite = bool(np.isfinite(losses.values).all())
+    is_early = norms.facts.non_finite.count <= SCALED * len(norms)
+    return is_finite and is_early and losses.facts.fall >= FALL
+
+
+def ends_together(segment: Segment) -> bool:
+    """Whether other rows are known about as well at the end as those trained on."""
+    held_out, trained = (segment.finite(name).facts for name in ("val_loss", "train_loss"))
+    return held_out.last <= TOGETHER * trained.end
 
 
 def fall_in_noises(facts: SeriesFacts) -> float:

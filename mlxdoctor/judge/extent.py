@@ -132,6 +132,19 @@ def remarked(log: TrainingLog) -> Iterator[Seen]:
             "{text}).",
             {"count": len(lines), "line": lines[0], "text": quoted(f"…{first.text[-SHOWN:]}")},
         )
+    if notes.compared:
+        lower = [pair for pair in notes.compared if pair[3] < pair[2]]
+        told = (lower or notes.compared)[:MOST]
+        yield Seen(
+            "Of {compared:* figure} that the log has from before and after the training, "
+            "[{lower} fell|none fell]: {told} (from line {line}).",
+            {
+                "compared": len(notes.compared),
+                "lower": len(lower) or None,
+                "told": "; ".join(f"{quoted(name)} {a:.4g} to {b:.4g}" for _, name, a, b in told),
+                "line": told[0][0],
+            },
+        )
     last = sorted(notes.scores.values(), key=lambda remark: remark.lines[-1])[-SCORES:]
     if last:
         yield Seen("Of scores the log says: {told}.", {"told": "; ".join(map(_told, last))})

@@ -726,3 +726,17 @@ def test_rows_that_were_sorted_before_they_were_split(tmp_path):
         assert (codes.get("split-by-kind") == "info") == told
     # Few rows to train on lack many words by chance.
     assert "split-by-kind" not in examined(tmp_path, rows[:12], valid=rows[160:])[1]
+
+
+@pytest.mark.parametrize(
+    ("trained", "severity"), [(0.5, "info"), (0.42, "info"), (0.35, "error"), (0.1, "error")]
+)
+def test_copies_do_no_harm_where_other_rows_are_known_as_well(tmp_path, trained, severity):
+    config = config_of(tmp_path, batch_size=4, iters=200)
+    log = log_of(
+        train_loss=([50, 100, 150, 200], [4.0, 1.0, trained, trained]),
+        val_loss=([1, 50, 100, 150, 200], [4.0, 1.0, 0.7, 0.61, 0.6]),
+    )
+    other = distinct(20, start=100)
+    codes = found(tmp_path, distinct(20) * 5, config, log, valid=other)
+    assert codes["duplicates"] == severity

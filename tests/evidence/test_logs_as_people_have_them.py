@@ -13,8 +13,10 @@ from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
+from mlxdoctor.judge.extent import remarked
 from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.run import Run
+from mlxdoctor.template import fill
 from tests.checks.log_evidence import finding
 from tests.evidence.log_tables import read_text as read
 
@@ -447,3 +449,102 @@ def test_a_save_of_the_epoch_before_is_gone_on_from(tmp_path: Path) -> None:
     rows += [{"step": at, "epoch": 4, "loss": 1.4 + at / 1e5} for at in (9300, 9400, 9500)]
     log = read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     assert log.main.finite("train_loss").iterations.tolist() == [*range(8000, 9600, 100)]
+
+
+def test_a_log_in_chinese_as_windows_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    text = "".join(
+        f"当前Batch：{at}/100 | 当前epoch:0/1 | 当前损失值：{3 - at / 50} | 当前准确率：{at}.00%\n"
+        for at in range(10, 101, 10)
+    )
+    path.write_bytes(text.encode("gbk"))
+    (segment,) = TrainingLog.read([path]).segments
+    assert segment.series["train_loss"].values[-1] == 1.0
+    assert segment.series["accuracy"].values[-1] == 100.0
+
+
+def test_figures_from_before_and_after_are_set_side_by_side(tmp_path: Path) -> None:
+    table = (
+        "┃ KPI ┃ Kind ┃ Before (epoch 0) ┃ After (epoch 10) ┃ Delta ┃\n┡━━╇━━╇━━╇━━╇━━┩\n"
+        "│ DCS │ good │ 0.250 │ 0.000 │ -0.250 │\n│ Reward │ RL │ 5.692 │ 9.117 │ +3.425 │\n"
+    )
+    lines = "  easy          base=0.940  trained=0.790  delta=-0.150\n"
+    log = read(tmp_path / "a.log", TEXT + table + lines)
+    assert [pair[1:] for pair in log.notes.compared] == [
+        ("DCS", 0.25, 0.0),
+        ("Reward", 5.692, 9.117),
+        ("easy", 0.94, 0.79),
+    ]
+    (seen,) = (seen for seen in remarked(log) if "before and after" in seen.message)
+    assert fill(seen.message, seen.measured) == (
+        "Of 3 figures that the log has from before and after the training, 2 fell: "
+        "“DCS” 0.25 to 0; “easy” 0.94 to 0.79 (from line 39)."
+    )
+
+
+def test_a_closing_summary_in_a_table_is_no_report(tmp_path: Path) -> None:
+    rows = "".join(f"{3 - at / 10},{at},,\n" for at in range(1, 11))
+    log = read(tmp_path / "a.csv", f"loss,step,train_runtime,train_loss\n{rows},10,120.5,9.5\n")
+    assert log.main.series["train_loss"].values[-1] == 2.0
+    assert log.main.reports == 10
+
+
+def test_a_loss_beside_the_validation_s_perplexity_is_the_validation_s(tmp_path: Path) -> None:
+    rows = "".join(
+        f"| {at} | {np.exp(loss):.4f} | {loss} |\n" for at, loss in ((0, 3.1), (25, 2.5))
+    )
+    log = read(tmp_path / "a.md", f"| Step | 验证集 PPL | NLL |\n|---|---|---|\n{rows}")
+    assert log.main.series["val_loss"].values.tolist() == [3.1, 2.5]
+    assert "train_loss" not in log.main.series
+
+
+def test_scores_of_some_steps_beside_columns_of_all(tmp_path: Path) -> None:
+    steps = list(range(1, 21))
+    document = {
+        "step": steps,
+        "loss": [1.0 / at for at in steps],
+        "dev_chrf": {"10": 38.4, "20": 36},
+    }
+    log = read(tmp_path / "metrics.json", json.dumps(document))
+    assert log.main.series["dev_chrf"].iterations.tolist() == [10, 20]
+    assert log.main.series["train_loss"].iterations.tolist() == steps
+
+
+@pytest.mark.parametrize(
+    ("lines", "millions"),
+    [
+        (["trainable model parameters: 124440577", "all model parameters: 124440577"], 124.440577),
+        # Of the model that the first is held against; and a share is no count.
+        (["trainable model parameters: 0", "all model parameters: 124440577"], 124.440577),
+        (["percentage of trainable model parameters: 0.00%"], 124.440577),
+        (["trainable model parameters: 124440577"], 124.440577),
+    ],
+)
+def test_parameters_of_a_second_model(lines: list[str], millions: float, tmp_path: Path) -> None:
+    first = ["trainable model parameters: 124440577", "all model parameters: 124440577"]
+    log = read(tmp_path / "a.log", "\n".join([*first, *lines, *LINES]))
+    assert log.notes.trainable is not None
+    assert log.notes.trainable.trainable_millions == pytest.approx(millions)
+
+
+@pytest.mark.parametrize(
+    ("line", "warnings", "starts"),
+    [
+        ("# which model layers are CRITICAL for venvy commands", 0, 1),
+        ("2024-05-05 | WARNING | the template has no end token", 1, 1),
+        ("WARNING the template has no end token", 1, 1),
+        ("UserWarning: KL divergence is starting to become negative: a failed training", 0, 1),
+    ],
+)
+def test_words_that_are_no_levels_and_no_starts(
+    line: str, warnings: int, starts: int, tmp_path: Path
+) -> None:
+    notes = read(tmp_path / "a.log", f"{TEXT}{line}\n").notes
+    assert (len(notes.warnings), len(notes.run_marks)) == (warnings, starts)
+
+
+def test_what_is_skipped_is_quoted_behind_a_bar(tmp_path: Path) -> None:
+    bar = " 14%|█▍        | 380/2724 [14:02:33<86:01:24, 132.12s/it][2023-06-07 22:20:23,340] "
+    line = f"{bar}[INFO] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, reducing to 32"
+    (seen,) = remarked(read(tmp_path / "a.log", f"{TEXT}{line}\n"))
+    assert "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64" in str(seen.measured["text"])

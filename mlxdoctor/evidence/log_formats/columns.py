@@ -14,7 +14,9 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import (
     HELD_OUT_SCORE,
     STEPS,
+    SUMMARY_KEYS,
     canonical,
+    in_english,
     is_report,
     snake_case,
     unique,
@@ -45,12 +47,14 @@ class Head:
         size: how many columns there are.
         step: index and name of the column that counts updates.
         metrics: index, run and name of the others.
+        summary: index of a column that nothing but a trainer's closing summary has.
     """
 
     delimiter: str
     size: int
     step: tuple[int, str] | None
     metrics: tuple[tuple[int, str, str], ...]
+    summary: int | None = None
 
 
 class Columns(LineFormat):
@@ -76,7 +80,7 @@ class Columns(LineFormat):
         if is_bare and (not _FIGURE.search(text) or (self._is_bare and follows)):
             text = f"| {text} |"
         if text[:1] in _OPENINGS:
-            text = text.lstrip("> ").translate(_DRAWN)
+            text = undrawn(text)
             if follows and _RULE.match(text):
                 self._last = number
                 return True
@@ -89,7 +93,8 @@ class Columns(LineFormat):
         if head and is_open and (follows or not is_drawn) and self._is_row(number, text, head):
             self._last = number
             return True
-        head = meaning(_cells(text, "|"), "|") if is_drawn else _plain_head(number, text)
+        named = text if text.isascii() else in_english(text)
+        head = meaning(_cells(named, "|"), "|") if is_drawn else _plain_head(number, named)
         if head is not None:
             self._head, self._last, self._is_bare = head, number, is_bare
         return head is not None
@@ -120,6 +125,8 @@ class Columns(LineFormat):
         if head.delimiter != "|" and not 1 < len(cells) == head.size:
             return False
         values = [to_number(cell) for cell in cells]
+        if head.summary is not None and values[head.summary : head.summary + 1] not in ([], [None]):
+            return True
         step = None
         if head.step is not None:
             counted = values[head.step[0]] if head.step[0] < len(values) else None
@@ -194,7 +201,9 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
             (index, run, name or raw)
             for (index, run, raw), name in zip(columns, called, strict=True)
         )
-    return Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
+    summary = next((lowered.index(name) for name in SUMMARY_KEYS if name in lowered), None)
+    counter = None if step is None else (step, lowered[step])
+    return Head(delimiter, len(names), counter, metrics, summary)
 
 
 def _is_course(name: str) -> bool:
@@ -213,9 +222,19 @@ def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(run, name[len(run) :]) for run, name in zip(owners, names, strict=True)]
 
 
+def undrawn(line: str) -> str:
+    """A line of a table, whatever it is drawn with, as Markdown has it."""
+    return line.strip().lstrip("> ").translate(_DRAWN)
+
+
+def cells_of(text: str) -> list[str]:
+    """The cells of a line of a table in Markdown, without marks."""
+    return [cell.strip().strip("*`_ ") for cell in text.strip("|").split("|")]
+
+
 def _cells(text: str, delimiter: str) -> list[str]:
     if delimiter == "|":
-        return [cell.strip().strip("*`_ ") for cell in text.strip("|").split("|")]
+        return cells_of(text)
     if not delimiter:
         return text.split()
     if '"' in text:

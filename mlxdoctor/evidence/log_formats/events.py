@@ -26,17 +26,18 @@ _FEW_OF_ALL = re.compile(
 _PERCENT = re.compile(r"trainable%:?\s*([\d.]+)")
 _COUNT = re.compile(
     r"\b(total|all|trainable|frozen|non-?trainable|number\sof)\s(?:model\s)?param(?:eter)?s?"
-    rf"\b(?:\sin\smodel)?\s{{0,8}}[:=]?\s{{0,8}}{_SIZE}"
+    rf"\b(?:\sin\smodel)?\s{{0,8}}[:=]?\s{{0,8}}(?!\d{{1,3}}(?:\.\d{{0,9}})?\s?%){_SIZE}"
     rf"|\b(trainable|frozen)\s\([a-z ]{{1,20}}\):\s{{0,8}}{_SIZE}",
     re.IGNORECASE,
 )
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
 #: What a program logs as a warning or worse, behind the level; and characters that are kept.
 _LOGGED = re.compile(
-    rf"^.{{0,60}}?\b({'|'.join(LEVELS)})\b[\]:|\s-]{{1,6}}(?:\[[^\]]*\]\s*)*(\w.{{9,}})"
+    rf"^(?:.{{0,60}}?\b({'|'.join(LEVELS)})\b(?=\s{{0,4}}[\]:|-])|({'|'.join(LEVELS)})\b)"
+    r"[\]:|\s-]{1,6}(?:\[[^\]]*\]\s*)*(\w.{9,})"
 )
 MAX_WARNING = 120
-_STARTING = re.compile(r"[Ss]tarting\b")
+_STARTING = re.compile(r"(?<!is )[Ss]tarting\b")
 _TRAINING = re.compile(r"\b(?:training|fine-?tuning)\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
 #: Where a trainer of preferences or rewards says what it is.
@@ -122,6 +123,9 @@ class Events(LineFormat):
             if total_millions:
                 percent = percent or 100 * few_millions / total_millions
             before = self.notes.trainable
+            if not few_millions and before is not None and before.trainable_millions:
+                # Of a second model, which the first is held against.
+                return True
             if before is not None and before.trainable_millions != few_millions:
                 self.notes.header["trained_before"] = f"{before.trainable_millions:.4g}"
             self.notes.trainable = Trainable(percent, few_millions, total_millions)
@@ -149,7 +153,7 @@ class Events(LineFormat):
                 getattr(self.notes, field).append(number)
                 return True
         if logged := _LOGGED.match(line):
-            said, level = logged[2][:MAX_WARNING].strip(), logged[1]
+            said, level = logged[3][:MAX_WARNING].strip(), logged[1] or logged[2]
             self.notes.remark(self.notes.warnings, number, said, level)
         return logged is not None
 

@@ -10,15 +10,14 @@ from mlxdoctor.evidence.logs.log_format import LineFormat
 from mlxdoctor.evidence.logs.metric_names import SCORES
 
 #: A score and its figure: `Accuracy: 60%`, `pass@1 (greedy): 116/164`, `'rouge1': np.float64(0.0)`;
-#: `Validation bpb: 3.3`; `Execution match: 34/100 (34.0%)`; and `base=0.94  trained=0.79`.
+#: `Validation bpb: 3.3`; and `Execution match: 34/100 (34.0%)`.
 _SCORE = re.compile(
     rf"(?<![-\w])(?:{SCORES.replace('_', '[ _]')}|bert_?score|pass@\d|correct|solved)"
     r"(?:[ _]score)?['\"]?(?:\s\([^)]{0,40}\))?(?:\s{0,9}[:=|]\s{0,9}|\s{1,9})"
     r"(?:np\.float\d\d\()?[-+*]{0,3}\d"
     r"|\b(?:validation|val|eval)[ _/](?:bpb|bits\w{0,12}|ppl|perplexity|score|reward)\s{0,4}"
     r"[:=]\s{0,9}\d"
-    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d"
-    r"|\b(?:base|baseline|before)\s?[=:]\s?[-+]?\d[^a-z]{0,20}\b(?:\w{0,9}tuned|trained|after)\s?[=:]",
+    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d",
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"\bweights?\b", re.IGNORECASE)
@@ -39,8 +38,8 @@ _HEADING = re.compile(
 WORDS, DIFFERENT = 20, 0.4
 #: Share of letters and blanks that a text has.
 TEXT = 0.85
-#: Characters that are kept.
-MAX_SAID = 160
+#: Characters that are kept, and of those before a word for what is skipped.
+MAX_SAID, BEFORE = 160, 40
 
 
 class Remarks(LineFormat):
@@ -53,8 +52,11 @@ class Remarks(LineFormat):
     )
 
     def read(self, number: int, line: str) -> bool:
-        if "kip" in line.lower() and _SKIPS.search(line) and _OF_TRAINING.search(line):
+        skips = _SKIPS.search(line) if "kip" in line.lower() else None
+        if skips is not None and _OF_TRAINING.search(line):
             known = self.notes.skips
+            # A progress bar, or the time, may stand before it.
+            line = line[max(skips.start() - BEFORE, 0) :]
         elif _SCORE.search(line) and not _SETTING.search(line):
             known = self.notes.scores
         elif len(line) > 4 * WORDS and self._repeats(line):

@@ -15,7 +15,13 @@ STAND_INS: Mapping[str, list[str]] = _TABLES["stand-ins"]
 ROLES: Mapping[str, list[str]] = _TABLES["policy"]
 #: A word of another language -> ours.
 _ENGLISH = {word: ours for ours, words in _TABLES["words"].items() for word in words}
-_FOREIGN = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, _ENGLISH))})(?!\w)", re.IGNORECASE)
+#: Chinese has no blanks between words; `当前` says that a figure is the present one.
+_CHINESE = [word for word in _ENGLISH if not word[0].isascii() and ord(word[0]) > 0x2E80]
+_SPACED = [word for word in _ENGLISH if word not in _CHINESE]
+_FOREIGN = re.compile(
+    rf"(?<!\w)(?:{'|'.join(map(re.escape, _SPACED))})(?!\w)|(?:当前)?({'|'.join(_CHINESE)})|当前",
+    re.IGNORECASE,
+)
 _ALIASES = {alias: name for name, aliases in CANONICAL.items() for alias in (*aliases, name)}
 
 #: Names of the column that counts updates, best first.
@@ -30,7 +36,7 @@ _METRIC = re.compile(r"(?:^|_)(?:loss|rewards?|rew|kl|perplexity|ppl)(?:_|$)")
 #: Scores, by their canonical names or as texts have them.
 SCORES = (
     r"accuracy|acc|f1|auc|mrr|matthews_correlation|exact_match|bleu(?:(?:_|-)?\d)?|rouge-?\w{0,4}"
-    r"|asr|(?:success|solve|win)_?rate"
+    r"|chrf(?:pp)?|asr|(?:success|solve|win)_?rate"
 )
 SCORE = re.compile(rf"(?:^|_)(?:{SCORES})(?:_|$)")
 #: A column that only rows that were looked at can have, and a score of them, by its own name.
@@ -47,7 +53,8 @@ _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
 
 def in_english(line: str) -> str:
     """A line of a log with the words for its figures in English."""
-    return _FOREIGN.sub(lambda match: _ENGLISH[match[0].lower()], line)
+    words = _FOREIGN.sub(lambda match: _ENGLISH.get(match[1] or match[0].lower(), ""), line)
+    return words.replace("：", ":")
 
 
 @lru_cache(maxsize=4096)

@@ -424,7 +424,13 @@ class _Rows:
                 at, values = (at[:-1], values[:-1]) if is_again else (at, values)
             series[name] = Series(at, values)
         _close(series)
-        told = series.get("val_perplexity") or series.get("val_ppl")
+        told = series.get("val_perplexity") or series.get("val_ppl") or series.get("validation_ppl")
+        losses = series.get("train_loss")
+        if told is not None and losses is not None and "val_loss" not in series:
+            is_same = np.array_equal(told.iterations, losses.iterations)
+            if is_same and np.allclose(np.exp(losses.values), told.values, rtol=AS_THERE):
+                # The same figure in another unit.
+                series["val_loss"] = series.pop("train_loss")
         if told is not None and "val_loss" not in series and (told.finite.values > 1.0).all():
             # What is told as a perplexity is a loss all the same.
             series["val_loss"] = Series(told.iterations, np.log(told.values))

@@ -73,6 +73,22 @@ def lines(texts: Iterable[str], most: int) -> Iterator[tuple[Sequence[int], list
         number += ended
 
 
+#: Three signs of Chinese in a row, as Windows writes them there.
+_CHINESE = re.compile(rb"(?:[\xb0-\xf7][\xa1-\xfe]){3}")
+
+
+def log_encoding(path: Path, head: bytes) -> str:
+    """The encoding of a log that begins with `head`; raises as `text_encoding`."""
+    encoding = text_encoding(path, head)
+    try:
+        # The last sign may be cut.
+        head[: max(len(head) - 4, 0)].decode(encoding, errors="strict")
+    except UnicodeDecodeError as error:
+        is_inside = error.start < len(head) - 8
+        return "gb18030" if is_inside and _CHINESE.search(head) else encoding
+    return encoding
+
+
 class LogStream:
     """A log file, read once from its beginning to its end.
 
@@ -96,7 +112,7 @@ class LogStream:
             self._hash.update(content)
             written = content
             if decoder is None:
-                encoding = text_encoding(self.path, content)
+                encoding = log_encoding(self.path, content)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
                 written = without_hole(content)
             text = held + decoder.decode(written)
