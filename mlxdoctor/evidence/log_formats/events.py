@@ -49,6 +49,8 @@ _MODE = re.compile(
 )
 #: A progress bar that says nothing of itself, by its step and how many there are to be.
 _BAR = re.compile(r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,400}\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
+#: What transformers says before it counts the rows.
+_SECTION = re.compile(r"\*{5} Running (training|[Ee]valuation|[Pp]rediction)")
 _TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*(?:Test )?ppl\s+[\w.+-]+?)?\.?\s*$")
 _VERSION = re.compile(
     r"\b(mlx(?:[-_](?:lm(?:[-_]lora)?|vlm|tune))?|unsloth(?:_zoo)?|transformers|torch)"
@@ -71,6 +73,7 @@ class Events(LineFormat):
         super().__init__(log)
         #: "trainable", "total", "frozen" -> parameters in millions.
         self._counts: dict[str, float] = {}
+        self._is_evaluated = False
         #: Whether the count of rows is that of all rows to train on.
         self._is_of_train = False
         #: How many rows were loaded from each file.
@@ -164,8 +167,11 @@ class Events(LineFormat):
         for name, version in named:
             versions.setdefault(name.lower().replace("_", "-"), version.rstrip("."))
         is_known = bool(named)
+        if section := _SECTION.search(line):
+            self._is_evaluated = section[1] != "training"
         for entry, pattern in _HEADER.items() if len(header) < MAX_HEADER else ():
-            if stated := pattern.search(line):
+            # The rows of an evaluation are none to train on.
+            if (stated := pattern.search(line)) and not (entry == "rows" and self._is_evaluated):
                 value = next(filter(None, stated.groups())).rstrip(".,:")
                 if entry == "rows" and not self._counts_rows(stated[0].lower(), value):
                     continue

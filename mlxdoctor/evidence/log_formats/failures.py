@@ -13,6 +13,8 @@ MAX_FRAMES = 40
 #: Characters of a line that are kept.
 MAX_TEXT = 300
 
+#: What torchrun writes before each line of a process.
+_RANK = re.compile(r"^\[(?:rank|default)\d{1,4}\]:\s?")
 #: Between two exceptions of which the second came of the first.
 _CHAINED = re.compile(
     r"^(?:During handling of the above exception|The above exception was the direct cause)"
@@ -64,6 +66,7 @@ class Failures(LineFormat):
         self._is_of_thread = False
 
     def read(self, number: int, line: str) -> bool:
+        line = _RANK.sub("", line)
         if self._is_open:
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)
