@@ -181,12 +181,13 @@ def _of_another_kind(
     if reach is None or replay.trains_as_read:
         return None
     is_below = reach.split == "validation" and reach.tuned <= after.recorded + after.tolerance
+    is_below &= reach.shortfall <= LOST
     if not (reach.is_as_good or is_below or reach.answers_rightly):
         return None
     return Seen(
         "[The tuned model is as good as mlx-lm's trainer makes it with the same settings{as_good}|"
-        "Of the answers alone the tuned model's loss is {answers:.3f}, no more than the log ends "
-        "with ({logged:.3f})|The tuned model gives {right:.0%} of the answers of held-out rows]: "
+        "On the answers alone the tuned model's loss is {answers:.3f}, and the log ends with "
+        "{logged:.3f}|The tuned model gives {right:.0%} of the answers of held-out rows]: "
         "the log's losses are of another kind than mlx-lm's.",
         measured
         | {

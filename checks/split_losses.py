@@ -75,10 +75,10 @@ STEADY = 0.15
         ),
         "kinds-lost": Symptom.error(
             "some rows are known as well as the log says, and the others not at all",
-            says="The log ends with a loss of {logged:.3g}. The saved model has as little on the "
-            "answers of {known} of {rows} rows, of training and validation alike, and "
-            "{lost_loss:.2f} in the median of {lost} others, with {between} between: it knows one "
-            "kind of rows, and has lost the others or never learned them.",
+            says="The log ends with a loss of {logged:.3g}. The saved model has as little on "
+            "{known} of {rows} rows, of training and validation alike. On {lost} others it has "
+            "{lost_loss:.2f} (median), and {between} lie between. It knows one kind of rows, and "
+            "has lost the others or never learned them.",
             expected="about the same loss on all rows",
             fix="Let every batch be drawn from all kinds of rows: what is trained one kind after "
             "the other overwrites what came before.",
@@ -131,11 +131,12 @@ def _beside_test(valid: LossChange, test: LossChange) -> Iterator[Sign]:
 
 def _kinds(valid: LossChange, trained: LossChange, log: TrainingLog) -> Iterator[Sign]:
     """Rows that are known as the log ends, and others that are not, in either split."""
-    ends = [log.main.finite(name).facts.last for name in ("train_loss", "val_loss")]
-    logged = min((end for end in ends if end > 0.0), default=0.0)
+    reports, validations = (log.main.finite(name).values for name in ("train_loss", "val_loss"))
+    ends = [median(part) for part in (reports[-LAST_REPORTS:], validations[-1:]) if len(part)]
+    logged = max(ends, default=0.0)
     low, high = max(BETTER * logged, LOW), max(FAR * logged, LEARNED)
     splits = [split.tuned for split in (valid, trained)]
-    if not logged or any(np.mean(losses <= low) < A_KIND for losses in splits):
+    if logged <= 0.0 or any(np.mean(losses <= low) < A_KIND for losses in splits):
         return
     losses = np.concatenate(splits)
     lost, between = losses[losses >= high], (losses > low) & (losses < high)

@@ -26,9 +26,9 @@ NOISES = 4.0
 FALL = 0.05
 #: Share of its lowest within which a validation loss ends at it: twice its noise.
 NEAR = 0.05
-#: Share of the reports in which a loss scaler may look for its scale: 3 of 25, at the first two
-#: steps and once later.
-SCALED = 0.15
+#: Share of a run in which a loss scaler looks for its scale, and of all reports in which it may
+#: overflow later: 1 of 25 behind the first two.
+BEGUN, SCALED = 0.1, 0.05
 #: The validation loss over the training loss at which both end together: 1.25 where each row stood
 #: three times and did no harm, 2.4 and more where copies were learned by heart.
 TOGETHER = 1.5
@@ -236,19 +236,20 @@ def ends_low(segment: Segment) -> bool:
 
 
 def _recovers(segment: Segment) -> bool:
-    """Whether, without a validation, all losses are finite, and fell on after few bad gradients."""
+    """Whether, without a validation, all losses are finite and fell: bad gradients were early."""
     losses, norms = segment.series.get("train_loss"), segment.series.get("grad_norm")
     if losses is None or norms is None or len(segment.finite("val_loss")):
         return False
     is_finite = bool(np.isfinite(losses.values).all())
-    is_early = norms.facts.non_finite.count <= SCALED * len(norms)
-    return is_finite and is_early and losses.facts.fall >= FALL
+    later = norms.values[math.ceil(BEGUN * len(norms)) :]
+    is_early = np.count_nonzero(~np.isfinite(later)) <= SCALED * len(norms)
+    return is_finite and bool(is_early) and losses.facts.fall >= FALL
 
 
 def ends_together(segment: Segment) -> bool:
     """Whether other rows are known about as well at the end as those trained on."""
     held_out, trained = (segment.finite(name).facts for name in ("val_loss", "train_loss"))
-    return held_out.last <= TOGETHER * trained.end
+    return not trained.points or held_out.last <= TOGETHER * trained.end
 
 
 def fall_in_noises(facts: SeriesFacts) -> float:
@@ -283,7 +284,10 @@ def level_of(facts: SeriesFacts) -> int | None:
 
 
 def is_warm_up(rates: Series) -> bool:
-    """Whether a learning rate rises up to its last report: one that is held has warmed up."""
+    """Whether a learning rate rises to its end: one that is held has warmed up.
+
+    Printed with few digits it may be the same in several reports.
+    """
     facts = rates.facts
-    is_at_end = facts.points > 1 and facts.highest_at == int(rates.iterations[-1])
-    return is_at_end and facts.highest > 2.0 * facts.first
+    is_rising = facts.points > 1 and rates.values[3 * len(rates) // 4 - 1] < facts.last
+    return bool(is_rising) and facts.last == facts.highest > 2.0 * facts.first

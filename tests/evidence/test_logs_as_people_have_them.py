@@ -461,6 +461,12 @@ def test_a_log_in_chinese_as_windows_writes_it(tmp_path: Path) -> None:
     (segment,) = TrainingLog.read([path]).segments
     assert segment.series["train_loss"].values[-1] == 1.0
     assert segment.series["accuracy"].values[-1] == 100.0
+    # A broken byte makes no Chinese of another language.
+    russian = "".join(
+        f"шаг {at}: потери: {3 - at / 50} валидация завершена\n" for at in range(10, 101, 10)
+    )
+    path.write_bytes(russian.encode() + b"sample: \xd0\n")
+    assert TrainingLog.read([path]).main.reports == 10
 
 
 def test_figures_from_before_and_after_are_set_side_by_side(tmp_path: Path) -> None:
@@ -477,8 +483,8 @@ def test_figures_from_before_and_after_are_set_side_by_side(tmp_path: Path) -> N
     ]
     (seen,) = (seen for seen in remarked(log) if "before and after" in seen.message)
     assert fill(seen.message, seen.measured) == (
-        "Of 3 figures that the log has from before and after the training, 2 fell: "
-        "“DCS” 0.25 to 0; “easy” 0.94 to 0.79 (from line 39)."
+        "From before and after the training the log has 3 figures (from line 39); 2 fell: "
+        "“DCS” 0.25 to 0, “easy” 0.94 to 0.79; 1 rose: “Reward” 5.692 to 9.117."
     )
 
 
@@ -486,7 +492,11 @@ def test_a_closing_summary_in_a_table_is_no_report(tmp_path: Path) -> None:
     rows = "".join(f"{3 - at / 10},{at},,\n" for at in range(1, 11))
     log = read(tmp_path / "a.csv", f"loss,step,train_runtime,train_loss\n{rows},10,120.5,9.5\n")
     assert log.main.series["train_loss"].values[-1] == 2.0
-    assert log.main.reports == 10
+    # Columns of a summary that each row has are none.
+    for cell in ("nan", "12.5"):
+        rows = "".join(f"{3 - at / 10},{at},{cell}\n" for at in range(1, 11))
+        log = read(tmp_path / "b.csv", f"loss,step,train_samples_per_second\n{rows}")
+        assert log.main.reports == 10
 
 
 def test_a_loss_beside_the_validation_s_perplexity_is_the_validation_s(tmp_path: Path) -> None:
@@ -496,6 +506,12 @@ def test_a_loss_beside_the_validation_s_perplexity_is_the_validation_s(tmp_path:
     log = read(tmp_path / "a.md", f"| Step | 验证集 PPL | NLL |\n|---|---|---|\n{rows}")
     assert log.main.series["val_loss"].values.tolist() == [3.1, 2.5]
     assert "train_loss" not in log.main.series
+    # Near to each other they are two losses.
+    rows = "".join(
+        f"| {at} | {np.exp(loss + 0.03):.4f} | {loss} |\n" for at, loss in ((0, 3.1), (25, 2.5))
+    )
+    log = read(tmp_path / "b.md", f"| Step | Val PPL | Train loss |\n|---|---|---|\n{rows}")
+    assert log.main.series["train_loss"].values.tolist() == [3.1, 2.5]
 
 
 def test_scores_of_some_steps_beside_columns_of_all(tmp_path: Path) -> None:
@@ -513,11 +529,14 @@ def test_scores_of_some_steps_beside_columns_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "millions"),
     [
-        (["trainable model parameters: 124440577", "all model parameters: 124440577"], 124.440577),
         # Of the model that the first is held against; and a share is no count.
-        (["trainable model parameters: 0", "all model parameters: 124440577"], 124.440577),
+        (
+            ["Reference model parameters to be updated:", "trainable model parameters: 0"],
+            124.440577,
+        ),
         (["percentage of trainable model parameters: 0.00%"], 124.440577),
-        (["trainable model parameters: 124440577"], 124.440577),
+        # Of the same once more.
+        (["trainable model parameters: 0"], 0.0),
     ],
 )
 def test_parameters_of_a_second_model(lines: list[str], millions: float, tmp_path: Path) -> None:
@@ -533,6 +552,8 @@ def test_parameters_of_a_second_model(lines: list[str], millions: float, tmp_pat
         ("# which model layers are CRITICAL for venvy commands", 0, 1),
         ("2024-05-05 | WARNING | the template has no end token", 1, 1),
         ("WARNING the template has no end token", 1, 1),
+        ("[12:00:01] WARNING  The tokenizer has no pad token set", 1, 1),
+        ("2024-05-05 12:00:01,123 ERROR Failed to save the checkpoint", 1, 1),
         ("UserWarning: KL divergence is starting to become negative: a failed training", 0, 1),
     ],
 )

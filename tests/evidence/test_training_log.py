@@ -107,11 +107,13 @@ def bar(epoch: int, step: int, loss: float) -> str:
 
 
 def test_a_bar_that_names_the_next_epoch_before_it_counts_anew(write: Write) -> None:
-    first, *others = (
-        [bar(epoch, step, 4.0 - epoch - step / 400) for step in (400, 100, 200, 300, 400)]
-        for epoch in range(3)
-    )
-    text = "\n".join("\r".join(drawn) for drawn in (first[1:], *others))
+    drawn = ["\r".join(bar(0, step, 4.0 - step / 400) for step in (100, 200, 300, 400))]
+    for epoch in (1, 2):
+        # First as the epoch before it ended.
+        losses = {step: 4.0 - epoch - step / 400 for step in (100, 200, 300, 400)}
+        rows = [bar(epoch, step, loss) for step, loss in losses.items()]
+        drawn.append("\r".join([bar(epoch, 400, 4.0 - epoch), *rows]))
+    text = "\n".join(drawn)
     (segment,) = TrainingLog.read([write(text)]).segments
     assert segment.series["train_loss"].iterations[-4:].tolist() == [900, 1000, 1100, 1200]
 

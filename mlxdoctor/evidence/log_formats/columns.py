@@ -14,7 +14,6 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import (
     HELD_OUT_SCORE,
     STEPS,
-    SUMMARY_KEYS,
     canonical,
     in_english,
     is_report,
@@ -47,14 +46,12 @@ class Head:
         size: how many columns there are.
         step: index and name of the column that counts updates.
         metrics: index, run and name of the others.
-        summary: index of a column that nothing but a trainer's closing summary has.
     """
 
     delimiter: str
     size: int
     step: tuple[int, str] | None
     metrics: tuple[tuple[int, str, str], ...]
-    summary: int | None = None
 
 
 class Columns(LineFormat):
@@ -125,8 +122,6 @@ class Columns(LineFormat):
         if head.delimiter != "|" and not 1 < len(cells) == head.size:
             return False
         values = [to_number(cell) for cell in cells]
-        if head.summary is not None and values[head.summary : head.summary + 1] not in ([], [None]):
-            return True
         step = None
         if head.step is not None:
             counted = values[head.step[0]] if head.step[0] < len(values) else None
@@ -200,10 +195,10 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
         metrics = tuple(
             (index, run, name or raw)
             for (index, run, raw), name in zip(columns, called, strict=True)
+            # The `train_loss` beside a `loss` is a trainer's closing mean.
+            if name is not None or snake_case(raw) not in called
         )
-    summary = next((lowered.index(name) for name in SUMMARY_KEYS if name in lowered), None)
-    counter = None if step is None else (step, lowered[step])
-    return Head(delimiter, len(names), counter, metrics, summary)
+    return Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
 
 
 def _is_course(name: str) -> bool:

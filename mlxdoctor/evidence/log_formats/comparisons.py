@@ -15,6 +15,11 @@ _PAIR = re.compile(
     rf"{_AFTER}\s?[:=]\s{{0,4}}({NUMBER})",
     re.IGNORECASE,
 )
+#: What is no figure of a model.
+_OF_THE_MACHINE = re.compile(
+    r"\b(?:memory|mem|vram|gpu|ram|time|seconds|scale|objects|size|params|parameters|rate|lr)\b",
+    re.IGNORECASE,
+)
 _NAMED = re.compile(rf"(?P<before>{_BEFORE})|(?P<after>{_AFTER})", re.IGNORECASE)
 
 
@@ -37,6 +42,7 @@ class Comparisons(LineFormat):
             return self._add(number, *pair.groups())
         text = undrawn(line)
         if not text.startswith("|"):
+            self._head = self._head if text.startswith("+") else None
             return False
         cells = cells_of(text)
         named = [match.lastgroup if (match := _NAMED.search(cell)) else None for cell in cells]
@@ -51,7 +57,7 @@ class Comparisons(LineFormat):
 
     def _add(self, number: int, name: str, before: str, after: str) -> bool:
         values = to_number(before), to_number(after)
-        if None in values or len(self.notes.compared) >= MAX_HEADER:
+        if None in values or _OF_THE_MACHINE.search(name) or len(self.notes.compared) >= MAX_HEADER:
             return False
         self.notes.compared.append((number, name.strip(), values[0] or 0.0, values[1] or 0.0))
         return True

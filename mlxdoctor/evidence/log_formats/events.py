@@ -33,10 +33,13 @@ _COUNT = re.compile(
 _MILLIONS = {"": 1e-6, "k": 1e-3, "m": 1.0, "b": 1e3}
 #: What a program logs as a warning or worse, behind the level; and characters that are kept.
 _LOGGED = re.compile(
-    rf"^(?:.{{0,60}}?\b({'|'.join(LEVELS)})\b(?=\s{{0,4}}[\]:|-])|({'|'.join(LEVELS)})\b)"
+    rf"^(?:.{{0,60}}?\b({'|'.join(LEVELS)})\b(?=\s{{0,4}}[\]:|-])"
+    # Behind the time alone.
+    rf"|(?:.{{0,60}}?[\d\])]\s{{1,4}})?({'|'.join(LEVELS)})\b)"
     r"[\]:|\s-]{1,6}(?:\[[^\]]*\]\s*)*(\w.{9,})"
 )
 MAX_WARNING = 120
+_REFERENCE = re.compile(r"\b[Rr]ef(?:erence)?[ _][Mm]odel\b")
 _STARTING = re.compile(r"(?<!is )[Ss]tarting\b")
 _TRAINING = re.compile(r"\b(?:training|fine-?tuning)\b")
 _ITERATIONS = re.compile(r"iters?:\s{0,8}([\d,]+)")
@@ -76,10 +79,13 @@ class Events(LineFormat):
         self._is_evaluated = False
         #: Whether the count of rows is that of all rows to train on.
         self._is_of_train = False
+        #: Whether the model that is spoken of is the one that a policy is held against.
+        self._is_reference = False
         #: How many rows were loaded from each file.
         self._loaded: set[str] = set()
 
     def read(self, number: int, line: str) -> bool:
+        self._is_reference |= _REFERENCE.search(line) is not None
         return (
             self._saved(number, line)
             or self._parameters(line)
@@ -126,8 +132,8 @@ class Events(LineFormat):
             if total_millions:
                 percent = percent or 100 * few_millions / total_millions
             before = self.notes.trainable
-            if not few_millions and before is not None and before.trainable_millions:
-                # Of a second model, which the first is held against.
+            if not few_millions and self._is_reference:
+                self._is_reference = False
                 return True
             if before is not None and before.trainable_millions != few_millions:
                 self.notes.header["trained_before"] = f"{before.trainable_millions:.4g}"
@@ -177,8 +183,10 @@ class Events(LineFormat):
                     continue
                 if entry == "mean_loss":
                     self.notes.mean_losses.append(_amount(value))
-                elif header.setdefault(entry, value) != value:
+                elif entry in header:
                     self.notes.restated.append((number, entry, value))
+                else:
+                    header[entry] = value
                 if entry == "steps":
                     self.notes.announce(number, _amount(value))
                 is_known = True

@@ -216,9 +216,10 @@ def _columns(document: Any) -> Iterator[Mapping[str, Any]]:
     }
     records = list[tuple[float, Mapping[str, Any]]]()
     is_counted = False
-    for key, by_step in document.items() if isinstance(document, dict) else ():
-        # `{"dev_chrf": {"10": 38.4, "20": 36.0}}`
-        if lists and isinstance(by_step, dict) and all(map(str.isdecimal, by_step)):
+    steps = {str(at) for key, column in lists.items() if _counted(key) in STEPS for at in column}
+    for key, by_step in document.items() if steps else ():
+        # `{"step": [1, 2, ...], "dev_chrf": {"10": 38.4, "20": 36.0}}`
+        if isinstance(by_step, dict) and steps.issuperset(by_step):
             records += [(0.0, {"step": int(at), key: value}) for at, value in by_step.items()]
     for size in dict.fromkeys(map(len, lists.values())):
         own = {key: column for key, column in lists.items() if len(column) == size}

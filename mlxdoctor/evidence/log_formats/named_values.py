@@ -220,7 +220,12 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         last = shape.values[-len(row) :].tolist()
         pairs = enumerate(zip(last, row, strict=bool(last)))
         changed = {place for place, (before, now) in pairs if before != now}
-        is_other = bool(changed - {shape.step})
+        # It may name the next epoch while it still shows the last of this one.
+        counters = {
+            shape.step,
+            *(place for place, name in enumerate(shape.columns) if name == "epoch"),
+        }
+        is_other = bool(changed - counters)
         if not last or (shape.step in changed and is_other):
             shape.append(number, row)
             self.count += 1

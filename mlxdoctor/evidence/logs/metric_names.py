@@ -19,7 +19,9 @@ _ENGLISH = {word: ours for ours, words in _TABLES["words"].items() for word in w
 _CHINESE = [word for word in _ENGLISH if not word[0].isascii() and ord(word[0]) > 0x2E80]
 _SPACED = [word for word in _ENGLISH if word not in _CHINESE]
 _FOREIGN = re.compile(
-    rf"(?<!\w)(?:{'|'.join(map(re.escape, _SPACED))})(?!\w)|(?:当前)?({'|'.join(_CHINESE)})|当前",
+    rf"(?<!\w)(?:{'|'.join(map(re.escape, _SPACED))})(?!\w)"
+    # A split by itself has so many rows.
+    rf"|(?:当前)?({'|'.join(_CHINESE)})(?!(?<=集)\s*[:：])|当前",
     re.IGNORECASE,
 )
 _ALIASES = {alias: name for name, aliases in CANONICAL.items() for alias in (*aliases, name)}
@@ -43,7 +45,7 @@ SCORE = re.compile(rf"(?:^|_)(?:{SCORES})(?:_|$)")
 HELD_OUT = r"(?:last_)?(?:eval|valid|validation|val|dev|test|held(?:_?out)?)_"
 #: A benchmark may be named behind it: `val/test_score/openai/gsm8k`.
 HELD_OUT_SCORE = re.compile(
-    rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES})|(?:test_)?score_(?!.*(?:std|min|max)$)\w+)"
+    rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES})|(?:test_)?score_(?!.*(?:std|min|max|loss|entropy)$)\w+)"
 )
 
 _MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
@@ -53,8 +55,11 @@ _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
 
 def in_english(line: str) -> str:
     """A line of a log with the words for its figures in English."""
-    words = _FOREIGN.sub(lambda match: _ENGLISH.get(match[1] or match[0].lower(), ""), line)
-    return words.replace("：", ":")
+
+    def ours(match: re.Match[str]) -> str:
+        return f"{_ENGLISH[match[1]]} " if match[1] else _ENGLISH.get(match[0].lower(), "")
+
+    return _FOREIGN.sub(ours, line).replace("：", ":")
 
 
 @lru_cache(maxsize=4096)

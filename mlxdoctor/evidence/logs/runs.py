@@ -128,14 +128,15 @@ class _Rows:
             return once
         losses = self._column("train_loss", "val_loss")
         reported, apart = dict[tuple[float, ...], int](), list[float]()
-        # An epoch may count its steps anew; and a report that says more is none once more.
+        roles = [self.shapes[owner].role for owner in self.owner.tolist()]
+        validates = ["val_loss" in self.shapes[owner].columns for owner in self.owner.tolist()]
+        # An epoch may count its steps anew.
         epochs = _filled(self._column("epoch"), 0.0).round(2).tolist()
-        reports = zip(self.owner.tolist(), epochs, self.named.tolist(), strict=True)
-        for row, report in enumerate(reports):
+        for row, report in enumerate(zip(roles, epochs, self.named.tolist(), strict=True)):
             first = reported.get(report, -_NEAR)
             if row - first >= _NEAR:
                 reported[report] = row
-            else:
+            elif validates[first] or not validates[row]:
                 once[row] = False
                 apart += [abs(losses[row] / losses[first] - 1.0)] if losses[first] else []
         is_doubled = np.count_nonzero(~once) >= _TWICE * len(once)
@@ -168,12 +169,6 @@ class _Rows:
         training = np.flatnonzero((self.roles == TRAIN) & np.isfinite(self.named))
         epoch = _filled(self.epochs, -1.0)[training]
         steps = self.named[training]
-        # A bar may name the next epoch before it counts anew.
-        is_early = (
-            (np.diff(epoch)[:-1] > 0.0) & (steps[1:-1] >= steps[:-2]) & (np.diff(steps)[1:] < 0.0)
-        )
-        early = np.flatnonzero(is_early & (epoch[2:] == epoch[1:-1])) + 1
-        epoch[early] = epoch[early - 1]
         is_later = (epoch[1:] > epoch[:-1]) & (epoch[:-1] >= 0.0)
         # What begins anew begins low, or has one report; a run that goes on from a save does not.
         # What names its epoch behind reports that name none sums theirs up.
@@ -428,7 +423,7 @@ class _Rows:
         losses = series.get("train_loss")
         if told is not None and losses is not None and "val_loss" not in series:
             is_same = np.array_equal(told.iterations, losses.iterations)
-            if is_same and np.allclose(np.exp(losses.values), told.values, rtol=AS_THERE):
+            if is_same and np.allclose(losses.values, np.log(told.values), atol=2 * ROUNDING):
                 # The same figure in another unit.
                 series["val_loss"] = series.pop("train_loss")
         if told is not None and "val_loss" not in series and (told.finite.values > 1.0).all():

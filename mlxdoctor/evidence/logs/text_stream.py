@@ -73,20 +73,24 @@ def lines(texts: Iterable[str], most: int) -> Iterator[tuple[Sequence[int], list
         number += ended
 
 
-#: Three signs of Chinese in a row, as Windows writes them there.
-_CHINESE = re.compile(rb"(?:[\xb0-\xf7][\xa1-\xfe]){3}")
-
-
 def log_encoding(path: Path, head: bytes) -> str:
-    """The encoding of a log that begins with `head`; raises as `text_encoding`."""
+    """The encoding of a log that begins with `head`; raises as `text_encoding`.
+
+    Chinese as Windows writes it is told by bytes that are hardly ever UTF-8, and always its own.
+    """
     encoding = text_encoding(path, head)
+    if encoding == "utf-16" or head.isascii():
+        return encoding
+    read = head.decode(encoding, errors="replace")
+    broken = read.count("\ufffd")
+    if 2 * broken <= sum(not sign.isascii() for sign in read):
+        return encoding
     try:
         # The last sign may be cut.
-        head[: max(len(head) - 4, 0)].decode(encoding, errors="strict")
+        head[: max(len(head) - 4, 0)].decode("gb18030")
     except UnicodeDecodeError as error:
-        is_inside = error.start < len(head) - 8
-        return "gb18030" if is_inside and _CHINESE.search(head) else encoding
-    return encoding
+        return "gb18030" if error.start >= len(head) - 8 else encoding
+    return "gb18030"
 
 
 class LogStream:
