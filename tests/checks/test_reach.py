@@ -55,6 +55,9 @@ NOT_LEARNED = {"not-what-was-learned": "error", "settings-learn": "info"}
         (1.21, {"whole": 1.0}, {"not-what-was-learned": "warning"}),
         (2.4, {"whole": 1.0}, {"not-what-was-learned": "error"}),
         (1.21, {"whole": 1.0, "noise": 0.06}, {"reached": "info"}),
+        # A twin that is at a third of the loss is not far below it.
+        (0.8, {"reached": 0.25, "reached_on_trained": 0.25}, {}),
+        (0.8, {"reached": 0.15, "reached_on_trained": 0.15}, {"far-above": "error"}),
         # What gives the answers of held-out rows lacks nothing, whatever its loss is.
         (2.4, {"whole": 1.0, "right": 0.95}, {}),
         (3.1, {"own": 3.0, "right": 0.95}, {}),

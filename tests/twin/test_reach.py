@@ -36,6 +36,15 @@ def test_nothing_more_is_measured_after_the_deadline(monkeypatch: pytest.MonkeyP
     assert len(_Measuring._losses(batches, None, 0.0, math.inf).held) == FEWEST_HELD
 
 
+def test_what_a_faulty_reading_explains_is_not_looked_for() -> None:
+    nothing: Any = None
+    for sound in (False, True):
+        replay: Any = SimpleNamespace(reading=SimpleNamespace(sound=sound), is_step_for_step=False)
+        measuring = _Measuring(nothing, nothing, nothing, nothing, replay, 30, math.inf)
+        assert measuring._is_explained is not sound
+        assert sound or measuring._whole() is None
+
+
 @pytest.mark.slow
 def test_a_model_that_answers_wrongly_is_held_against_all_updates(tmp_path: Path) -> None:
     # It ends far below what 30 updates reach, and above what as many updates of all modules do.
