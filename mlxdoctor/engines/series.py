@@ -32,10 +32,6 @@ Z95 = 1.959963984540054
 #: Probability below which losses that repeat are no chance; and that of one of them, at most:
 #: half precision has 256 values an octave.
 CHANCE, CHANCE_OF_ONE = 1e-8, 1 / 256
-#: Values of a level beside a step, fewest values from step to step, the least step in levels, and
-#: the least share of the fall that steps make up: 3 public logs of 120 have such steps, whose rows
-#: were learned by heart, and none of 54 sound runs.
-TREAD, FLIGHT, STEP, OF_THE_FALL = 3, 8, 0.1, 0.7
 #: A series whose last digit is a larger part of it than this has too few digits to repeat.
 COARSEST = 0.002
 #: Places on the way of a series that are told, as shares of it, and values that are told singly.
@@ -265,30 +261,6 @@ def noise(values: Floats) -> float:
         return 0.0
     second = values[2:] - 2.0 * values[1:-1] + values[:-2]
     return MAD_TO_SD * median(np.abs(second)) / math.sqrt(6.0)
-
-
-def stairs(values: Floats) -> tuple[int, int] | None:
-    """Steps down at equal distances with next to no fall between: rows that are seen again.
-
-    Each level is the median of `TREAD` values; a step is a fall of two noises of one value and of
-    `STEP` of the level, and the steps make up `OF_THE_FALL` of the fall from the first of them on.
-
-    Returns:
-        After how many values each step comes, and how many there are; None where there are none.
-    """
-    if len(values) < 2 * FLIGHT + TREAD or not np.isfinite(values).all():
-        return None
-    levels = smoothed(values, TREAD)
-    single = MAD_TO_SD * median(np.abs(np.diff(values))) / math.sqrt(2.0)
-    found = []
-    for every in range(FLIGHT, len(values) // 2 + 1):
-        at = np.arange(every, len(values) - TREAD + 1, every)
-        falls = levels[at - TREAD] - levels[at]
-        whole = levels[at[0] - TREAD] - levels[-1]
-        are_steps = np.all(falls > np.maximum(2.0 * single, STEP * levels[at - TREAD]))
-        if len(at) > 1 and are_steps and falls.sum() > OF_THE_FALL * whole > 0.0:
-            found.append((float(falls.min()), every, len(at)))
-    return max(found)[1:] if found else None
 
 
 def decimals(value: float) -> int:

@@ -13,7 +13,6 @@ from mlxdoctor.engines.series import (
     lone_peaks,
     median,
     smoothed,
-    stairs,
     stations,
     trend,
 )
@@ -125,8 +124,6 @@ _FELL = (
     "[ It jumps up by as much as {jump:.3f} from one to the next: so noisy a loss picks no save.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
-    "[ It falls in {steps:* step}, one after every {stride:,} {unit}s: so it does with each epoch "
-    "where rows are learned by heart, or where a running mean begins anew.]"
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
     "since then it fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within {level_by:.2g} of that.]"
@@ -344,8 +341,7 @@ def _course(
     if len(losses) > 1 and shows_start and has_fallen and not is_noise:
         is_base = is_held_out and facts.first == segment.base_val_loss
         named["first_at"] = None if is_base else named["first_at"]
-        passes = segment.finite("epoch").facts.last
-        named |= _fall(losses, last, gap, passes, is_held_out=is_held_out)
+        named |= _fall(losses, last, gap, is_held_out=is_held_out)
         is_timed = not is_held_out and "val_seconds" in segment.series
         named["unlost"] = "" if is_timed and "val_loss" not in segment.series else None
         named |= _since_first_pass(segment, losses) if is_alone else {}
@@ -412,10 +408,8 @@ def _on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
     }
 
 
-def _fall(
-    losses: Series, last: float, gap: float, passes: float, *, is_held_out: bool
-) -> dict[str, Measurement]:
-    """Where a loss that fell was lowest and highest, how it ends, and in what steps it fell."""
+def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict[str, Measurement]:
+    """Where a loss that fell was lowest and highest, and how it ends."""
     values, facts = losses.values, losses.facts
     is_many = len(values) >= ENOUGH
     width = facts.edge if is_many else 1
@@ -458,10 +452,6 @@ def _fall(
     }
     if is_many and not falls_on:
         named |= _plateau(losses)
-    at, levels = blocks(losses.iterations, values)
-    is_one_pass = 0.0 < passes < PASSES
-    if not (is_held_out or is_one_pass) and (flight := stairs(levels)) is not None:
-        named |= {"steps": flight[1], "stride": int(at[flight[0]] - at[0]), "falling": None}
     larger, smaller = max(last, last + gap), min(last, last + gap)
     if abs(gap) >= APART and larger >= TIMES * smaller:
         named["below" if gap > 0.0 else "above"] = abs(gap)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlxdoctor.engines.series import MAX_BLOCKS, SeriesFacts, blocks, describe, noise, stairs, trend
+from mlxdoctor.engines.series import MAX_BLOCKS, SeriesFacts, blocks, describe, noise, trend
 
 NAN, INF = math.nan, math.inf
 
@@ -132,23 +132,3 @@ def test_interval_is_wider_under_autocorrelation(memory: float, least: float) ->
         line = trend(np.arange(80), values)
         inside += line.low <= 0.0 <= line.high
     assert inside / 100 >= least
-
-
-@pytest.mark.parametrize(
-    ("values", "found"),
-    [
-        # Three epochs of ten reports, and the same fall without a step.
-        (np.repeat([2.0, 1.5, 1.1], 10), (10, 2)),
-        (np.linspace(2.0, 1.1, 30), None),
-        # A single step, a step that is undone, and too few reports to have any.
-        (np.repeat([2.0, 1.5], 15), None),
-        (np.repeat([2.0, 1.5, 2.0], 10), None),
-        (np.repeat([2.0, 1.5, 1.1], 3), None),
-        ([NAN, *np.repeat([2.0, 1.5, 1.1], 10)], None),
-    ],
-)
-def test_steps_at_equal_distances_are_stairs(
-    values: np.ndarray, found: tuple[int, int] | None
-) -> None:
-    shaken = np.asarray(values) + scatter(len(values), 0.02)
-    assert stairs(shaken) == found
