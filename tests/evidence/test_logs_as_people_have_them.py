@@ -514,6 +514,15 @@ def test_a_loss_beside_the_validation_s_perplexity_is_the_validation_s(tmp_path:
     assert log.main.series["train_loss"].values.tolist() == [3.1, 2.5]
 
 
+def test_a_part_of_a_state_and_a_course_within_a_document(tmp_path: Path) -> None:
+    records = [{"eval_loss": 3 - at / 1000, "step": at} for at in (500, 1000)]
+    part = '"log_history": [\n' + "\n".join(json.dumps(each, indent=2) for each in records)
+    assert read(tmp_path / "a.txt", part).main.series["val_loss"].values.tolist() == [2.5, 2.0]
+    course = {"iters": [0, 250], "train": [4.3, 2.4], "val": [4.2, 2.5]}
+    log = read(tmp_path / "a.json", json.dumps({"config": {"lr": 1}, "loss_history": course}))
+    assert log.main.series["val_loss"].iterations.tolist() == [0, 250]
+
+
 def test_scores_of_some_steps_beside_columns_of_all(tmp_path: Path) -> None:
     steps = list(range(1, 21))
     document = {

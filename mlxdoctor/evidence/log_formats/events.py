@@ -135,8 +135,9 @@ class Events(LineFormat):
             if not few_millions and self._is_reference:
                 self._is_reference = False
                 return True
-            if before is not None and before.trainable_millions != few_millions:
-                self.notes.header["trained_before"] = f"{before.trainable_millions:.4g}"
+            earlier = before.trainable_millions if before is not None else 0.0
+            if earlier and earlier != few_millions:
+                self.notes.header["trained_before"] = f"{earlier:.4g}"
             self.notes.trainable = Trainable(percent, few_millions, total_millions)
         return True
 

@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -48,8 +50,13 @@ _OF_A_COURSE = frozenset({"train_loss", "val_loss"})
 _COUNTED = frozenset((*STEPS, "epoch"))
 
 
+#: A name and a value, as an object over several lines has them; and lines that it may have.
+_MEMBER = re.compile(r'^\s*"[^"]{1,80}"\s*:\s*[^\[{\s][^\[{]*$')
+MAX_LINES = 80
+
+
 class JsonLines(LineFormat):
-    """One object a line: callbacks, wandb and other exports."""
+    """One object a line, or over several lines: callbacks, wandb and other exports."""
 
     name = "JSON lines"
     priority = 10
@@ -59,10 +66,12 @@ class JsonLines(LineFormat):
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._last: Shape | None = None
+        #: The members of an object that is open.
+        self._open: list[str] | None = None
 
     def read(self, number: int, line: str) -> bool:
         if not line.startswith('{"'):
-            return False
+            return self._over_lines(number, line.strip())
         text = line.strip().rstrip(",")
         if not text.endswith("}") or len(text) > MAX_RECORD:
             # An object that a kill cut off is left out: its last number may be half of one.
@@ -75,6 +84,21 @@ class JsonLines(LineFormat):
             self._last = shape
             if len(shape.columns) == len(record):
                 self._look_at(record, text, shape)
+        return True
+
+    def _over_lines(self, number: int, text: str) -> bool:
+        """A line of an object that stands on several, as in a part of a trainer's state."""
+        members = self._open
+        if text == "{":
+            self._open = []
+        elif members is not None and _MEMBER.match(text) and len(members) < MAX_LINES:
+            members.append(text)
+        else:
+            self._open = None
+            if not members or text not in ("}", "},"):
+                return False
+            with suppress(ValueError):
+                _add(self, number, json.loads("{" + "".join(members).rstrip(",") + "}"))
         return True
 
     def _look_at(self, record: Mapping[str, Any], text: str, shape: Shape) -> None:
@@ -105,7 +129,10 @@ class JsonHistory(DocumentFormat):
     marks = ("log_history", "train_loss_history")
 
     def read(self, document: Any) -> str | None:
-        for records in (_records(document), _columns(document)):
+        inner = document.values() if isinstance(document, dict) else ()
+        # `{"loss_history": {"iters": [...], "train": [...], "val": [...]}}`
+        courses = chain.from_iterable(map(_columns, inner))
+        for records in (_records(document), _columns(document), courses):
             for number, record in enumerate(records, 1):
                 _add(self, number, record)
             if self.count:
