@@ -98,7 +98,10 @@ class JsonLines(LineFormat):
             if not members or text not in ("}", "},"):
                 return False
             with suppress(ValueError):
-                _add(self, number, json.loads("{" + "".join(members).rstrip(",") + "}"))
+                record = json.loads("{" + "".join(members).rstrip(",") + "}")
+                # One that nothing counts is a result.
+                if not _COUNTED.isdisjoint(record):
+                    _add(self, number, record)
         return True
 
     def _look_at(self, record: Mapping[str, Any], text: str, shape: Shape) -> None:
