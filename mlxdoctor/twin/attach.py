@@ -1,6 +1,7 @@
 """The model: frozen, and given an adapter."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from mlxdoctor.models.load import said
 from mlxdoctor.safety.errors import InputError
+from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.settings import Settings
 
 #: Names listed in an error.
@@ -59,6 +61,31 @@ def trained_layers(model: Any, settings: Settings) -> Sequence[Any]:
     """The last layers that `num_layers` asks for; -1, and in mlx-lm 0 as well, are all."""
     layers: Sequence[Any] = model.layers[-max(settings.num_layers, 0) :]
     return layers
+
+
+def trained_besides(parts: Parts, what: str, *, attached: bool) -> Parts:
+    """Parts that train more than the adapter: norms, whole layers or everything.
+
+    Args:
+        attached: whether there is an adapter; else there is only the rest.
+    """
+
+    def prepare(model: Any, settings: Settings) -> None:
+        if attached:
+            parts.prepare(model, settings)
+        else:
+            mx.random.seed(settings.seed)
+            model.freeze()
+        if what == "everything":
+            unfreeze(model)
+        for layer in trained_layers(model, settings):
+            if what == "layers":
+                unfreeze(layer)
+            for name, module in layer.named_modules():
+                if what == "norms" and "norm" in name:
+                    module.unfreeze()
+
+    return replace(parts, prepare=prepare)
 
 
 def convert(model: Any, settings: Settings) -> None:

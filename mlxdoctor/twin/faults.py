@@ -21,7 +21,7 @@ import numpy as np
 
 from mlxdoctor.evidence.adapter import ADAPTER_LEAVES
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.twin.attach import call_through, trained_layers, unfreeze
+from mlxdoctor.twin.attach import call_through, trained_besides
 from mlxdoctor.twin.batches import Batch
 from mlxdoctor.twin.masked_loss import loss_without
 from mlxdoctor.twin.parts import Parts
@@ -171,31 +171,6 @@ def never_attached(settings: Settings, parts: Parts, severity: Any) -> tuple[Set
 def not_frozen(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """The adapter is attached, and norms, whole layers or everything is trained with it."""
     return settings, trained_besides(parts, str(severity), attached=True)
-
-
-def trained_besides(parts: Parts, what: str, *, attached: bool) -> Parts:
-    """Parts that train more than the adapter: norms, whole layers or everything.
-
-    Args:
-        attached: whether there is an adapter; else there is only the rest.
-    """
-
-    def prepare(model: Any, settings: Settings) -> None:
-        if attached:
-            parts.prepare(model, settings)
-        else:
-            mx.random.seed(settings.seed)
-            model.freeze()
-        if what == "everything":
-            unfreeze(model)
-        for layer in trained_layers(model, settings):
-            if what == "layers":
-                unfreeze(layer)
-            for name, module in layer.named_modules():
-                if what == "norms" and "norm" in name:
-                    module.unfreeze()
-
-    return replace(parts, prepare=prepare)
 
 
 @fault("gradients-blocked", "gradients-blocked", "half", "all")

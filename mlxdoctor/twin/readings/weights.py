@@ -93,7 +93,7 @@ def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Part
     """Of a run that trains the base model along with the adapter."""
     if settings.fine_tune_type == "full":
         return None
-    from mlxdoctor.twin.faults import trained_besides
+    from mlxdoctor.twin.attach import trained_besides
 
     return settings, trained_besides(parts, "everything", attached=True)
 
