@@ -6,6 +6,7 @@ back, changing one of them back shows which. Of a plan, its own settings are hel
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -365,7 +366,10 @@ class _Measuring:
         ]
         short = [own == wanted for own, wanted in pairs if len(wanted) <= SHORT_ANSWER]
         is_enough = len(short) >= max(ENOUGH_ANSWERS, len(pairs) / 2)
-        return float(np.mean(short)) if is_enough else math.nan
+        # Where nearly all want one answer, that it is given shows nothing.
+        most = max(Counter(tuple(wanted) for _, wanted in pairs).values(), default=0)
+        is_told = is_enough and most < ALMOST_ALL * len(pairs)
+        return float(np.mean(short)) if is_told else math.nan
 
     def _stated(self, found: Reach) -> Reach | None:
         """With the run's own settings, or those that stand for it; None where it left too few."""

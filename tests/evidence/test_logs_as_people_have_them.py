@@ -488,51 +488,39 @@ def test_figures_from_before_and_after_are_set_side_by_side(tmp_path: Path) -> N
     )
 
 
-def test_a_closing_summary_in_a_table_is_no_report(tmp_path: Path) -> None:
-    rows = "".join(f"{3 - at / 10},{at},,\n" for at in range(1, 11))
-    log = read(tmp_path / "a.csv", f"loss,step,train_runtime,train_loss\n{rows},10,120.5,9.5\n")
-    assert log.main.series["train_loss"].values[-1] == 2.0
-    # Columns of a summary that each row has are none.
-    for cell in ("nan", "12.5"):
-        rows = "".join(f"{3 - at / 10},{at},{cell}\n" for at in range(1, 11))
-        log = read(tmp_path / "b.csv", f"loss,step,train_samples_per_second\n{rows}")
-        assert log.main.reports == 10
+#: Losses within a document, and scores of some steps beside columns of all.
+NESTED = {"lr": 1, "loss_history": {"iters": [0, 250], "train": [4.3, 2.4], "val": [2.5, 2.0]}}
+OF_SOME = {"step": [1, 2, 3], "loss": [3.0, 2.9, 2.8], "dev_chrf": {"1": 2.5, "3": 2.0}}
+PART = "\n".join(
+    json.dumps({"eval_loss": 3 - at / 1e3, "step": at}, indent=2) for at in (500, 1000)
+)
 
 
-def test_a_loss_beside_the_validation_s_perplexity_is_the_validation_s(tmp_path: Path) -> None:
-    rows = "".join(
-        f"| {at} | {np.exp(loss):.4f} | {loss} |\n" for at, loss in ((0, 3.1), (25, 2.5))
-    )
-    log = read(tmp_path / "a.md", f"| Step | 验证集 PPL | NLL |\n|---|---|---|\n{rows}")
-    assert log.main.series["val_loss"].values.tolist() == [3.1, 2.5]
-    assert "train_loss" not in log.main.series
-    # Near to each other they are two losses.
-    rows = "".join(
-        f"| {at} | {np.exp(loss + 0.03):.4f} | {loss} |\n" for at, loss in ((0, 3.1), (25, 2.5))
-    )
-    log = read(tmp_path / "b.md", f"| Step | Val PPL | Train loss |\n|---|---|---|\n{rows}")
-    assert log.main.series["train_loss"].values.tolist() == [3.1, 2.5]
-
-
-def test_a_part_of_a_state_and_a_course_within_a_document(tmp_path: Path) -> None:
-    records = [{"eval_loss": 3 - at / 1000, "step": at} for at in (500, 1000)]
-    part = '"log_history": [\n' + "\n".join(json.dumps(each, indent=2) for each in records)
-    assert read(tmp_path / "a.txt", part).main.series["val_loss"].values.tolist() == [2.5, 2.0]
-    course = {"iters": [0, 250], "train": [4.3, 2.4], "val": [4.2, 2.5]}
-    log = read(tmp_path / "a.json", json.dumps({"config": {"lr": 1}, "loss_history": course}))
-    assert log.main.series["val_loss"].iterations.tolist() == [0, 250]
-
-
-def test_scores_of_some_steps_beside_columns_of_all(tmp_path: Path) -> None:
-    steps = list(range(1, 21))
-    document = {
-        "step": steps,
-        "loss": [1.0 / at for at in steps],
-        "dev_chrf": {"10": 38.4, "20": 36},
-    }
-    log = read(tmp_path / "metrics.json", json.dumps(document))
-    assert log.main.series["dev_chrf"].iterations.tolist() == [10, 20]
-    assert log.main.series["train_loss"].iterations.tolist() == steps
+@pytest.mark.parametrize(
+    ("name", "text", "column"),
+    [
+        # A trainer's summary is no report; columns of one that each row has are none.
+        ("a.csv", "loss,step,total_flos,train_loss\n2.5,1,,\n2.0,2,,\n,2,1e9,9.5\n", "train_loss"),
+        ("a.csv", "loss,step,total_flos\n2.5,1,nan\n2.0,2,nan\n", "train_loss"),
+        ("a.csv", "loss,step,train_samples_per_second\n2.5,1,9.5\n2.0,2,9.5\n", "train_loss"),
+        # A loss beside its perplexity is the validation's; near to each other they are two.
+        (
+            "a.md",
+            "| Step | 验证集 PPL | NLL |\n|--|--|--|\n|0|12.182|2.5|\n|25|7.389|2.0|\n",
+            "val_loss",
+        ),
+        (
+            "a.md",
+            "| Step | Val PPL | Loss |\n|--|--|--|\n|0|12.55|2.5|\n|25|7.61|2.0|\n",
+            "train_loss",
+        ),
+        ("a.txt", PART, "val_loss"),
+        ("a.json", json.dumps(NESTED), "val_loss"),
+        ("a.json", json.dumps(OF_SOME), "dev_chrf"),
+    ],
+)
+def test_what_a_column_holds(name: str, text: str, column: str, tmp_path: Path) -> None:
+    assert read(tmp_path / name, text).main.series[column].values.tolist() == [2.5, 2.0]
 
 
 @pytest.mark.parametrize(
