@@ -140,7 +140,7 @@ def _kinds(valid: LossChange, trained: LossChange, log: TrainingLog) -> Iterator
         return
     losses = np.concatenate(splits)
     lost, between = losses[losses >= high], (losses > low) & (losses < high)
-    if len(lost) >= max(len(losses) / 2, 1) and between.mean() <= A_KIND / 2:
+    if 2 * len(lost) >= len(losses) and between.mean() <= A_KIND / 2:
         figures = {"logged": logged, "rows": len(losses), "known": int((losses <= low).sum())}
         figures |= {"lost": len(lost), "lost_loss": median(lost), "between": int(between.sum())}
         yield Sign("kinds-lost", figures)

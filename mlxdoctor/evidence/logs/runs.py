@@ -419,7 +419,7 @@ class _Rows:
                 at, values = (at[:-1], values[:-1]) if is_again else (at, values)
             series[name] = Series(at, values)
         _close(series)
-        told = series.get("val_perplexity") or series.get("val_ppl") or series.get("validation_ppl")
+        told = series.get("val_perplexity") or series.get("val_ppl")
         losses = series.get("train_loss")
         if told is not None and losses is not None and "val_loss" not in series:
             is_same = np.array_equal(told.iterations, losses.iterations)
