@@ -37,7 +37,6 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
         "captions": figures.captions(report),
         "titles": {name: figure.title for name, figure in figures.FIGURES.items()},
         "files": files,
-        "hashes": "\n".join(f"{file.sha256 or 'not hashed'}  {file.source}" for file in files),
         "symptoms": [one for one in report.findings if one.severity is not Severity.INFO],
         "notes": [one for one in report.findings if one.severity is Severity.INFO],
     }
