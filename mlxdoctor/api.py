@@ -78,6 +78,10 @@ class RunReport(Report):
         return write_files(target, files_of(self, *formats))
 
 
+#: The settings that make an update large or small.
+STEP = frozenset({"learning_rate", "lora_parameters.scale"})
+
+
 def diagnose(
     paths: AnyPath | Iterable[AnyPath],
     options: Options | None = None,
@@ -158,10 +162,13 @@ def _filtered(outcome: Outcome, select: set[str], ignore: set[str]) -> Outcome:
 def _is_clear(run: Run, outcomes: tuple[Outcome, ...]) -> bool:
     """Whether the files tell the root cause: something that brings it about, and not effects alone.
 
-    A loss that rose or an update that is too large has many causes, and the twin tells which.
+    A loss that rose or an update that is too large has many causes, and the twin tells which. Of a
+    step that is too large or too small it tells the rate with which these rows are learned.
     """
     report, knowledge = _report(run, outcomes), load_causes()
     if report.root is None or not is_clear(report):
+        return False
+    if report.fix is not None and not STEP.isdisjoint(report.fix.after):
         return False
     noted = severities(outcomes)
     bad = [code for code in report.root.supporting if noted[code] is not Severity.INFO]
@@ -232,9 +239,13 @@ def texts_of(run: Run) -> Iterator[str]:
 
 
 def _fix(run: Run, first: Diagnosed, outcomes: Sequence[Outcome]) -> Fix | None:
-    """The change of the configuration that mends the first cause, with the findings' values."""
+    """The change of the configuration that mends the first cause, with the findings' values.
+
+    What speaks for the cause most has its value first: one that was tried before a usual one.
+    """
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     supporting = [finding for finding in findings if finding.code in first.supporting]
+    supporting.sort(key=lambda finding: first.supporting.index(finding.code))
     change, needed = first.cause.change, needed_values(supporting)
     if change is None or (change.advised_only and change.key not in needed):
         return None

@@ -131,15 +131,23 @@ TWIN = ("replay", "end-state", "reach")
 
 @pytest.mark.slow
 def test_nothing_is_trained_again_where_the_cause_is_clear() -> None:
-    report = diagnose(COLLAPSED)
+    report = diagnose(RUNS / "end-token-flood")
     outcomes = {outcome.check: outcome for outcome in report.outcomes}
-    assert report.root.cause.id == "learning-rate-too-high"
+    assert report.root.cause.id == "end-token-flood"
     assert {(outcomes[name].status, outcomes[name].reason) for name in TWIN} == {
         (Status.SKIPPED, CLEAR)
     }
     assert outcomes["token-collapse"].status is Status.FOUND
     covered = {one.cause: one for one in report.coverage}
     assert covered["trainer-differs"].status is not CauseStatus.RULED_OUT
+
+
+@pytest.mark.slow
+def test_a_rate_is_advised_with_which_the_twin_has_learned_these_rows() -> None:
+    report = diagnose(COLLAPSED)
+    (tried,) = (one for one in report.findings if one.code == "reach.rate-too-high")
+    assert report.fix.after == {"learning_rate": tried.measured["rate"]}
+    assert tried.measured["cured"] < tried.measured["own"] / 2
 
 
 def adapter_alone(folder: Path) -> Path:
