@@ -18,7 +18,6 @@ from mlxdoctor.formats.escape import terminal
 from mlxdoctor.watch.alarms import Alarm
 from mlxdoctor.watch.follow import Ending, Follower
 from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
-from mlxdoctor.watch.hook import parse_hook, run_hook
 from mlxdoctor.watch.process import find_process, is_alive, stop
 
 
@@ -27,7 +26,6 @@ from mlxdoctor.watch.process import find_process, is_alive, stop
 @click.option("--iters", type=click.IntRange(1), help="How long it will be, if no line says.")
 @click.option("--stop-pid", type=int, metavar="PID", help="End this process at an alarm.")
 @click.option("--until-exit", type=int, metavar="PID", help="Watch until this process ends.")
-@click.option("--exec", "hook", metavar="CMD", help="Run this at an alarm.")
 @click.option(
     "--idle",
     type=click.FloatRange(0, min_open=True),
@@ -47,7 +45,6 @@ def command(  # noqa: PLR0917 - click passes every option by name
     iters: int | None,
     stop_pid: int | None,
     until_exit: int | None,
-    hook: str | None,
     idle: float | None,
     patience: int | None,
     no_follow: bool,
@@ -65,8 +62,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     one or two reports is no alarm.
 
     --stop-pid sends SIGINT, as Ctrl-C does, then SIGTERM; never more. What stood in LOG before
-    that process began is an older run's, and is passed over. --exec runs a command
-    without a shell, with the alarm as JSON in the variable MLXDOCTOR_ALARM.
+    that process began is an older run's, and is passed over.
 
     Exit codes: 0 the training ended without an alarm, 1 an alarm or the training broke off,
     2 unusable input, 3 no report on training was found.
@@ -75,10 +71,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
     Examples:
       mlx_lm.lora -c lora.yaml > train.log 2>&1 & mlxdoctor watch train.log --stop-pid $!
       mlx_lm.lora -c lora.yaml 2>&1 | tee train.log | mlxdoctor watch -
-      mlxdoctor watch train.log --exec "osascript -e 'display notification \\"look\\"'"
+      mlxdoctor watch train.log || osascript -e 'display notification "look"'
       mlxdoctor watch finished.log --no-follow
     """
-    words = parse_hook(hook) if hook is not None else None
     target = find_process(stop_pid) if stop_pid is not None else None
     follows = find_process(until_exit) if until_exit is not None else target
     say = _Speaker(output_format)
@@ -93,12 +88,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
         ending = follower.run(idle_seconds=idle or math.inf, at_once=no_follow, **lives)
     if ending.alarm is not None:
         say.alarm(ending.alarm, iters or ending.iterations)
-        told = ending.alarm.to_dict()
         if target is not None:
-            told["stopped"], sentence = stop(target)
-            say.line("stop", sentence, stopped=told["stopped"], pid=target.pid)
-        if words is not None:
-            say.line("exec", run_hook(words, told))
+            stopped, sentence = stop(target)
+            say.line("stop", sentence, stopped=stopped, pid=target.pid)
         return EXIT_FOUND
     say.end(ending)
     if ending.is_broken_off:
