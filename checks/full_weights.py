@@ -21,8 +21,7 @@ folder of another revision than the one trained on adds its own difference. A mo
 quantised after full fine-tuning differs by rounding; such tensors are not judged.
 
 What to do. Lower the learning rate: full fine-tuning bears less than LoRA. For LoRA, freeze the
-model before the layers are converted, and throw the file away. `mlxdoctor inspect MODEL --base
-BASE` shows every tensor.
+model before the layers are converted, and throw the file away.
 """
 
 from collections import Counter

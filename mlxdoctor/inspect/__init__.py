@@ -1,1 +1,1 @@
-"""An adapter or a model as a table."""
+"""An adapter as a table."""

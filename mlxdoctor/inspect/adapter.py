@@ -1,22 +1,30 @@
 """An adapter in figures: a summary, and a row of figures and a verdict for each module."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
 
 from mlxdoctor.engines.tensors import ModuleFacts
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.formats import escape
 from mlxdoctor.formats.strict_json import finite
-from mlxdoctor.inspect.page import Column, Inspection, Row, figure
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
 
 #: Verdicts that are certain faults of the adapter itself.
 FAULTS = frozenset({"non-finite", "fresh: never trained", "zero B", "zero A"})
+#: Cells that are words, at the left of their columns.
+_WORDS = frozenset({"projection", "verdict"})
+
+#: Figures by their names in JSON; those that are not finite are None.
+Row = Mapping[str, Any]
 
 
-def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
+def inspect_adapter(path: Path, base: BaseModel | None = None) -> Row:
     """Read every value of an adapter; the base is for relative norms and the verdicts on fit."""
     adapter = Adapter.read(path)
     config = TrainingConfig.beside(adapter.path)
@@ -29,7 +37,7 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
     stated = {name: getattr(config, name, None) for name in names}
     holds_adapter = bool(rows) or (config is not None and config.fine_tune_type == "full")
     is_broken = any(row["verdict"] in FAULTS for row in rows)
-    figures = {
+    return {
         "path": str(adapter.path),
         "naming": adapter.naming,
         "modules": rows,
@@ -43,7 +51,27 @@ def inspect_adapter(path: Path, base: BaseModel | None = None) -> Inspection:
         "holds_adapter": holds_adapter,
         "faulty": not holds_adapter or nonfinite > 0 or unpaired > 0 or is_broken,
     }
-    return Inspection("adapters", figures, _summary(figures), rows, _columns(rows))
+
+
+def page(figures: Row, *, is_markdown: bool) -> str:
+    """Lines for a terminal, or Markdown; what an artifact wrote can do no harm in either."""
+    clean = escape.markdown if is_markdown else escape.terminal
+    rows = figures["modules"]
+    columns = _columns(rows)
+    table = tabulate(
+        [[clean(_cell(row[key])) for key in columns] for row in rows],
+        [*columns.values()],
+        tablefmt="pipe" if is_markdown else "simple",
+        colalign=["left" if key in _WORDS else "right" for key in columns],
+        disable_numparse=True,
+    )
+    return "\n".join([*map(clean, _summary(figures)), *(["", table] if rows else [])])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _row(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> Row:
@@ -89,22 +117,23 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
     return "ok"
 
 
-def _columns(rows: Sequence[Row]) -> list[Column]:
+def _columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Keys of a module's figures, with the headers of their columns."""
     is_scaled = all(row["scale"] is not None for row in rows)
     is_beside_the_base = any(row["relative"] is not None for row in rows)
-    return [
-        Column("layer", "layer"),
-        Column("module", "projection", align="left"),
-        Column("rank", "rank"),
-        Column("scale", "scale", figure),
-        Column("‖A‖", "a_norm", figure),
-        Column("‖B‖", "b_norm", figure),
-        Column("‖ΔW‖" if is_scaled else "‖A·B‖", "update_norm", figure),
-        Column("σ1", "spectral_norm", figure),
-        Column("stable rank", "stable_rank", figure),
-        *([Column("‖ΔW‖/‖W‖", "relative", figure)] if is_beside_the_base else []),
-        Column("verdict", "verdict", align="left"),
-    ]
+    return {
+        "layer": "layer",
+        "projection": "module",
+        "rank": "rank",
+        "scale": "scale",
+        "a_norm": "‖A‖",
+        "b_norm": "‖B‖",
+        "update_norm": "‖ΔW‖" if is_scaled else "‖A·B‖",
+        "spectral_norm": "σ1",
+        "stable_rank": "stable rank",
+        **({"relative": "‖ΔW‖/‖W‖"} if is_beside_the_base else {}),
+        "verdict": "verdict",
+    }
 
 
 def _summary(figures: Row) -> list[str]:

@@ -66,7 +66,7 @@ def test_version_is_the_installed_one() -> None:
         (f"gate {HEALTHY} --jobs 0", "--jobs"),
         (f"gate {HEALTHY} --time-limit 0", "--time-limit"),
         (f"gate {HEALTHY} --write-baseline", "--write-baseline has no file to write"),
-        (f"inspect {BASE}", "--base"),
+        (f"inspect {BASE}", "holds no adapter weights"),
         ("lint", "FILE"),
         ("lint absent.py", "there is no such file"),
         (f"lint {BASE}", "has no Python file in it"),
