@@ -126,8 +126,8 @@ def notes(table: Bisection) -> Iterator[str]:
         yield f"No model was run: {table.unmeasured}."
     else:
         yield (
-            f"The loss on rows of the {table.split} split and the answers to prompts were measured "
-            f"with {table.measured} of {len(rows)} files."
+            f"The loss on rows of the {table.split} split was measured with {table.measured} of "
+            f"{len(rows)} files."
         )
     if table.logged is None:
         yield "There is no log of losses by iteration to compare the saves with."

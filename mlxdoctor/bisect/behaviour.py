@@ -1,4 +1,4 @@
-"""What the saves of a run answer: the losses of the right answers, and answers of their own."""
+"""What the saves of a run learned: the losses of the right answers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,23 +16,16 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.judge import collapse
 from mlxdoctor.judge.save_flaws import LOST_SHARE
-from mlxdoctor.measure.text.statistics import SIGNIFICANCE, Rate, is_raised, rate, sign_test
-from mlxdoctor.models.forward import answer
-from mlxdoctor.models.load import LoadedModels, end_tokens, load
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE, sign_test
+from mlxdoctor.models.load import LoadedModels, load
 from mlxdoctor.models.losses import ANSWERS, ENOUGH_ROWS, Meter, target_losses
-from mlxdoctor.models.prompts import prompts_for
 from mlxdoctor.run import Run
 
 Floats = NDArray[np.float64]
 
 #: Rows on which the answers' loss is measured, evenly spaced.
 ROWS = 32
-#: Prompts of the run's own held-out and training rows; a few general ones are added.
-HELD_OUT_PROMPTS, TRAINED_PROMPTS = 8, 4
-#: Tokens of an answer at most.
-MAX_TOKENS = 48
 #: The splits that say what a model is worth, the best first.
 SPLITS = ("valid", "test", "train")
 #: Those of them that a run is not trained on.
@@ -51,14 +44,11 @@ class Behaviour:
 
     Attributes:
         losses, base_losses: of the right answers, row by row, nats a token, float64 (rows,).
-        collapsed: prompts answered with one token, a handful of them, or a loop; None where
-            it could not be loaded.
         failure: why it could not be put on the base model; empty where it could.
     """
 
     losses: Floats
     base_losses: Floats
-    collapsed: Rate | None = None
     failure: str = ""
 
     @property
@@ -111,9 +101,6 @@ def _own_fault(save: Behaviour) -> str:
     if save.loss > save.base_loss and is_higher(save.losses - save.base_losses):
         base = f"{save.base_loss:.3g}"
         return f"its answers' loss is {save.loss:.3g}, worse than the base model's {base}"
-    rate = save.collapsed
-    if rate is not None and is_raised(rate):
-        return f"it answers {rate.tuned} of {rate.prompts} prompts with a few tokens or a loop"
     return ""
 
 
@@ -135,7 +122,7 @@ def is_higher(rises: Floats) -> bool:
 
 
 class SaveMeasure:
-    """Puts saves on the base model one after the other; the base is loaded and asked once.
+    """Puts saves on the base model one after the other; the base is loaded once.
 
     Attributes:
         split: the split of its data that it measures on.
@@ -153,16 +140,11 @@ class SaveMeasure:
         self.split = next(name for name in SPLITS if name in dataset.splits)
         self._rows = build(dataset, self._tokenizer, run.get(TrainingConfig), split=self.split)
         self._saves, self._progress = saves, run.progress
-        self._ends = end_tokens(self._tokenizer, self._base)
-        self._prompts = prompts_for(
-            dataset, self._tokenizer, held_out=HELD_OUT_PROMPTS, trained=TRAINED_PROMPTS
-        )
-        self._of_base: list[bool] | None = None
         self._models: LoadedModels | None = None
         self._done = 0
 
     def save(self, place: int) -> Behaviour:
-        """The losses and the answers of the save at a place."""
+        """The losses of the save at a place."""
         if self._progress is not None:
             self._progress("measuring checkpoints", self._done, len(self._saves))
         self._done += 1
@@ -176,14 +158,4 @@ class SaveMeasure:
         both = [[target_losses(row, which, ANSWERS) for which in models.names] for row in measured]
         means = [[each.mean() for each in losses] for losses in both if len(losses[0])]
         base, tuned = np.array(means, np.float64).reshape(-1, 2).T
-        if self._of_base is None:
-            self._of_base = self._collapsed(models.select("base"))
-        collapsed = self._collapsed(models.select("tuned"))
-        return Behaviour(tuned, base, rate(collapsed, self._of_base))
-
-    def _collapsed(self, model: object) -> list[bool]:
-        """Whether each prompt's answer, without the token that ends it, is collapsed."""
-        return [
-            collapse.is_collapsed([token for token in tokens if token not in self._ends])
-            for tokens in answer(model, self._prompts, self._ends, MAX_TOKENS)
-        ]
+        return Behaviour(tuned, base)

@@ -1,6 +1,6 @@
 """Whether an answer is one token, a handful of tokens, or a loop.
 
-The checks ask it of a run's answers, bisect of the answers of every save.
+The checks ask it of a run's answers.
 """
 
 from collections.abc import Hashable, Sequence
@@ -61,8 +61,3 @@ def is_loop(content: Content) -> bool:
     """Whether it ends in a loop, or repeats itself all over, and is more than one token."""
     repeats = len(content) >= LONG and 1.0 - distinct_n(content, 4) >= REPEATED
     return (ends_in_loop(content) or repeats) and not is_single(content)
-
-
-def is_collapsed(content: Content) -> bool:
-    """Whether it is few tokens or ends in a loop; repetition elsewhere does not count."""
-    return is_few_tokens(content) or ends_in_loop(content)

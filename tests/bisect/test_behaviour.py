@@ -13,17 +13,12 @@ from mlxdoctor.bisect.behaviour import (
     broken_of,
     measured_saves,
 )
-from mlxdoctor.measure.text.statistics import rate
 
 BASE = 5.0
 
 
-def behaviour(loss: float, *, collapsed: bool = False, rows: int = 16) -> Behaviour:
-    return Behaviour(
-        losses=np.full(rows, loss),
-        base_losses=np.full(rows, BASE),
-        collapsed=rate([collapsed] * 18, [False] * 18),
-    )
+def behaviour(loss: float, rows: int = 16) -> Behaviour:
+    return Behaviour(losses=np.full(rows, loss), base_losses=np.full(rows, BASE))
 
 
 def broken(*saves: Behaviour) -> dict[int, str]:
@@ -82,10 +77,6 @@ BROKEN: dict[str, tuple[list[Behaviour], dict[int, str]]] = {
     # A high loss must rise by a share.
     "high and hardly worse": ([behaviour(3.9), behaviour(4.1)], {}),
     "high and worse": ([behaviour(3.9), behaviour(4.2)], {1: WORSE.format(4.2, 3.9)}),
-    "collapsed, whatever the loss": (
-        [behaviour(1.0), behaviour(0.9, collapsed=True)],
-        {1: "it answers 18 of 18 prompts with a few tokens or a loop"},
-    ),
     "not to be loaded, not finite": (
         [behaviour(1.0), Behaviour(NONE, NONE, failure="no such tensor"), behaviour(math.nan)],
         {
