@@ -23,13 +23,12 @@ from itertools import pairwise
 from math import isfinite, nan
 
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Exhibit, Measurement, Sign, Symptom, some_of
+from mlxdoctor.finding import Measurement, Sign, Symptom, some_of
 from mlxdoctor.judge.save_flaws import LoggedCourse, SaveVerdict, examine
-from mlxdoctor.measure.weights.save_norms import Save, heat_map
+from mlxdoctor.measure.weights.save_norms import Save
 
 #: The least cosine between the starts of two saves of one run; 0.989 or more in 21 fixture runs,
 #: sound and faulty.
@@ -43,8 +42,6 @@ _LEARNED_SINCE = 0.5
 #: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
 #: fewer leaves old checkpoints, and its own final file.
 _FAR_BEYOND = 10
-#: Fewer checkpoints than this show no course.
-_MIN_SHOWN = 3
 
 
 @check(
@@ -107,16 +104,11 @@ _MIN_SHOWN = 3
 def checkpoint_history(
     history: CheckpointHistory,
     config: TrainingConfig | None,
-    base: BaseModel | None,
     log: TrainingLog | None,
-) -> Iterator[Sign | Exhibit]:
-    is_shown = len(history.checkpoints) >= _MIN_SHOWN
-    # The base's norms are read for the figure alone.
-    logged, verdicts = examine(history, config, base if is_shown else None, log)
+) -> Iterator[Sign]:
+    # How large the updates are takes the base model, and is bisect's to judge.
+    logged, verdicts = examine(history, config, None, log)
     examined = [verdict.save for verdict in verdicts]
-    broken = [not verdict.is_good for verdict in verdicts]
-    if is_shown and (figure := heat_map(examined, broken)) is not None:
-        yield figure
     if unreadable := [save for save in examined if save.problem]:
         names = [save.checkpoint.path.name for save in unreadable]
         of_first = {"file": names[0], "problem": unreadable[0].problem}

@@ -52,21 +52,6 @@ class DriftByLayer(Exhibit):
 
 
 @dataclass(frozen=True)
-class CheckpointSizes(Exhibit):
-    """The size of the update by layer (rows) and checkpoint (columns).
-
-    A size is NaN where it is not finite, and 0 where there is no update; `broken` says of
-    each checkpoint whether its file or the log condemns it.
-    """
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-    broken: tuple[bool, ...]
-    quantity: str
-
-
-@dataclass(frozen=True)
 class ReplayCurve(Exhibit):
     """The first losses of a run and the same computed again, nats a token; 0 is before training.
 
@@ -95,5 +80,4 @@ FIGURES: Mapping[str, type[Exhibit]] = {
     "loss": LossCurve,
     "replay": ReplayCurve,
     "drift": DriftByLayer,
-    "checkpoints": CheckpointSizes,
 }

@@ -36,7 +36,7 @@ def test_findings_come_worst_first() -> None:
 
 def test_figures_are_what_the_checks_measured_with_the_onset_that_they_saw() -> None:
     report = sample.made(sample.unhealthy())
-    assert list(report.figures) == ["loss", "drift", "checkpoints"]
+    assert list(report.figures) == ["loss", "drift"]
     assert report.onset == 10
     shown = report.figures["loss"]
     assert isinstance(shown, LossCurve)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.exhibits import CheckpointSizes, Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
+from mlxdoctor.exhibits import Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
 from mlxdoctor.formats.summary import number, sentence
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible
@@ -41,8 +41,6 @@ STYLE = {
 }
 #: No heat map is wider or higher (inches).
 MAX_INCHES = 9.0
-#: How far above a heat map its marks stand, as a share of its height.
-ABOVE = 0.03
 #: A loss this many times its smallest value is drawn on a logarithmic axis, and begins at zero
 #: where it comes down to this share of its largest.
 LOGARITHMIC_FROM, FROM_ZERO = 8.0, 0.35
@@ -146,13 +144,6 @@ def plain(text: str, limit: int = 24) -> str:
     return known.replace("$", r"\$")
 
 
-def _edge_marks(axes: Axes, x: Sequence[float], height: float, marker: str, label: str) -> None:
-    """Marks in a row at a height of 0 to 1 of the axes, for what has no value of its own."""
-    if x:
-        edge: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(x, [height] * len(x), marker, color=RED, markersize=5, label=label, **edge)
-
-
 def _paint_losses(
     figure: Figure,
     axes: Axes,
@@ -185,7 +176,11 @@ def _paint_losses(
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     _loss_scale(axes, [*losses, *(level.value for level in levels)], losses)
-    _edge_marks(axes, broken, 0.97, "x", "NaN or infinite")
+    if broken:
+        # At the upper edge: they have no value of their own.
+        edge: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        marks = [0.97] * len(broken)
+        axes.plot(broken, marks, "x", color=RED, markersize=5, label="NaN or infinite", **edge)
 
 
 def _loss_scale(axes: Axes, levels: Sequence[float], losses: Sequence[float]) -> None:
@@ -203,7 +198,7 @@ def _loss_scale(axes: Axes, levels: Sequence[float], losses: Sequence[float]) ->
         axes.set_ylim(bottom=min(0.0, low))
 
 
-def _paint_map(figure: Figure, axes: Axes, shown: DriftByLayer | CheckpointSizes) -> None:
+def _paint_drift(figure: Figure, axes: Axes, shown: DriftByLayer) -> None:
     """Colours for what is finite and above zero."""
     import numpy as np
     from matplotlib.colors import LogNorm, Normalize
@@ -234,15 +229,6 @@ def _paint_map(figure: Figure, axes: Axes, shown: DriftByLayer | CheckpointSizes
     bar = figure.colorbar(image, ax=axes)
     bar.set_label(plain(shown.quantity, 60))
     bar.outline.set_visible(False)
-    if isinstance(shown, CheckpointSizes):
-        cells = np.argwhere(~np.isfinite(values))
-        if len(cells):
-            axes.scatter(cells[:, 1], cells[:, 0], s=16, c=RED, marker="x", label="not finite")
-        broken = [column for column, is_broken in enumerate(shown.broken) if is_broken]
-        _edge_marks(axes, broken, 1 + ABOVE, "v", "broken checkpoint")
-        # Above the marks, in points.
-        axes.set_title(axes.get_title(loc="left"), pad=8 + 72 * ABOVE * figure.get_figheight())
-        axes.set_xlabel("checkpoint")
 
 
 def _loss_caption(loss: LossCurve) -> str:
@@ -280,8 +266,8 @@ def _paint_run(figure: Figure, axes: Axes, loss: LossCurve) -> None:
         axes.axvline(loss.onset, linewidth=1.2, label=label, color=RED, linestyle=":")
 
 
-def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
-    """From the smallest to the largest, where that is, and how many saves are broken."""
+def _drift_caption(shown: DriftByLayer) -> str:
+    """From the smallest to the largest, and where that is."""
     cells = [
         (value, f"{row}, {column}")
         for row, values in zip(shown.rows, shown.values, strict=True)
@@ -292,11 +278,6 @@ def _sizes_caption(shown: DriftByLayer | CheckpointSizes) -> str:
     if cells:
         largest, place = max(cells)
         text += f" from {number(min(cells)[0])} to {number(largest)} ({place})"
-    if isinstance(shown, CheckpointSizes):
-        condemned = zip(shown.columns, shown.broken, strict=True)
-        broken = [column for column, is_broken in condemned if is_broken]
-        text += f"; of {len(shown.columns)} checkpoints "
-        text += f"{len(broken)} are broken, the first {broken[0]}" if broken else "none is broken"
     return sentence(text)
 
 
@@ -342,7 +323,6 @@ FIGURES: Mapping[str, Shown] = {
     "replay": Shown(
         _replay_caption, "The first losses, recorded and computed again", _paint_replay
     ),
-    "drift": Shown(_sizes_caption, "The size of the update by layer and module", _paint_map),
-    "checkpoints": Shown(_sizes_caption, "The size of the update at each checkpoint", _paint_map),
+    "drift": Shown(_drift_caption, "The size of the update by layer and module", _paint_drift),
     "experiments": Shown(lambda _: "", "The loss of every rerun", _paint_reruns),
 }

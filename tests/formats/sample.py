@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.exhibits import CheckpointSizes, DriftByLayer, LossCurve, SampleAnswer
+from mlxdoctor.exhibits import DriftByLayer, LossCurve, SampleAnswer
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import CauseTried, Experiment, Rerun, Verdict
@@ -18,7 +18,6 @@ from mlxdoctor.verdict import CauseTried, Experiment, Rerun, Verdict
 EXHIBITS = {
     "loss": LossCurve,
     "drift": DriftByLayer,
-    "checkpoints": CheckpointSizes,
 }
 
 

@@ -1,6 +1,6 @@
 """One description of a run's saves: every module's update over time, from the files alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from statistics import median
@@ -9,21 +9,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, Quantity, quantity_of, size_of
-from mlxdoctor.engines.text import evenly
-from mlxdoctor.evidence.adapter import Adapter, layer_of
+from mlxdoctor.engines.tensors import ModuleFacts, Quantity, quantity_of, size_of
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.checkpoints import Checkpoint, CheckpointHistory
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.evidence.tuned_model import base_name
-from mlxdoctor.exhibits import CheckpointSizes
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts, nonfinite_values
 from mlxdoctor.measure.weights.changed_tensors import change_of
 from mlxdoctor.safety.errors import InputError
-
-#: More layers or saves than this are drawn at even distances.
-MAX_ROWS, MAX_COLUMNS = 64, 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,28 +110,3 @@ def _whole_weights(adapter: Adapter, base: BaseModel | None) -> Iterator[tuple[s
         if other is not None and other.shape == tensor.shape and tensor.is_float and other.is_float:
             relative = change_of(other, tensor).relative
             yield name, relative if isfinite(relative) else nan
-
-
-def heat_map(saves: Sequence[Save], broken: Sequence[bool]) -> CheckpointSizes | None:
-    """The figure: the root mean square over a layer's modules, by save; None without any size."""
-    columns: list[dict[int | None, list[float]]] = []
-    for save in saves:
-        squares: dict[int | None, list[float]] = {}
-        for name, size in save.sizes.items():
-            squares.setdefault(layer_of(name)[0], []).append(size**2)
-        columns.append(squares)
-    layers = sorted(set().union(*columns), key=lambda layer: (layer is None, layer or 0))
-    if not layers:
-        return None
-    rows = [layers[place] for place in evenly(len(layers), MAX_ROWS)]
-    shown = evenly(len(columns), MAX_COLUMNS)
-    return CheckpointSizes(
-        rows=tuple("other" if layer is None else f"layer {layer}" for layer in rows),
-        columns=tuple(str(saves[place].checkpoint.iteration or "final") for place in shown),
-        values=tuple(
-            tuple(float(np.sqrt(np.mean(columns[place].get(layer, nan)))) for place in shown)
-            for layer in rows
-        ),
-        broken=tuple(bool(broken[place]) for place in shown),
-        quantity=QUANTITIES[saves[0].quantity],
-    )
