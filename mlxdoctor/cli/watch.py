@@ -2,8 +2,6 @@
 
 import json
 import math
-import sys
-from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,9 +13,10 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, EXIT_INCONCLUSIVE, options, ou
 from mlxdoctor.cli.progress import ProgressLine
 from mlxdoctor.evidence.source import require_file
 from mlxdoctor.formats.escape import terminal
+from mlxdoctor.safety.errors import InputError
 from mlxdoctor.watch.alarms import Alarm
 from mlxdoctor.watch.follow import Ending, Follower
-from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe
+from mlxdoctor.watch.growing_log import GrowingLog
 from mlxdoctor.watch.process import find_process, is_alive, stop
 
 
@@ -52,8 +51,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
 ) -> int:
     """Follow the log of a training, and end at the first report that is beyond doubt.
 
-    LOG is a file that grows, in any format that `diagnose` reads; - is standard input.
-    A file that is not there yet is waited for.
+    LOG is a file that grows, in any format that `diagnose` reads. One that is not
+    there yet is waited for.
 
     An alarm is one of: diverging, non-finite, frozen, exact-zero, swapping, and with --patience
     not-improving. Without it three validations that bring no lower loss are only remarked on,
@@ -70,18 +69,20 @@ def command(  # noqa: PLR0917 - click passes every option by name
     \b
     Examples:
       mlx_lm.lora -c lora.yaml > train.log 2>&1 & mlxdoctor watch train.log --stop-pid $!
-      mlx_lm.lora -c lora.yaml 2>&1 | tee train.log | mlxdoctor watch -
       mlxdoctor watch train.log || osascript -e 'display notification "look"'
       mlxdoctor watch finished.log --no-follow
     """
     target = find_process(stop_pid) if stop_pid is not None else None
     follows = find_process(until_exit) if until_exit is not None else target
     say = _Speaker(output_format)
-    if no_follow and str(log) != "-":
+    if str(log) == "-":
+        remedy = "write it into one as well, with `| tee train.log`, and watch that"
+        raise InputError(None, "the log has to be a file", remedy)
+    if no_follow:
         require_file(log)
     since = follows.create_time() if follows is not None else None
-    growing = GrowingPipe(sys.stdin.fileno()) if str(log) == "-" else GrowingLog(log, since)
-    with closing(growing), ProgressLine(lines=False) as progress:
+    growing = GrowingLog(log, since)
+    with ProgressLine(lines=False) as progress:
         notify = partial(say.line, is_result=False)
         follower = Follower(growing, iters, patience, notify=notify, progress=progress)
         lives = {"is_alive": partial(is_alive, follows)} if follows is not None else {}

@@ -88,7 +88,7 @@ class Follower:
             if stamp is None and seen is None and not has_waited and not at_once:
                 self.notify("waiting", f"{self.log.path} is not there yet; waiting for it")
                 has_waited = True
-            is_last = at_once or self.log.is_closed or not was_alive
+            is_last = at_once or not was_alive
             if stamp is not None and (stamp != seen or not is_whole):
                 # What is written at this moment may be half a line: it is read when it is quiet.
                 is_whole = is_last or stamp == seen
@@ -97,7 +97,7 @@ class Follower:
                 if now.reason:
                     return now
                 pause = max(POLL_SECONDS, REST * (self.clock() - begun))
-            if at_once or self.log.is_closed:
+            if at_once:
                 return replace(now, reason="the log ends here")
             if not was_alive:
                 return replace(now, reason="the process that trains has ended")

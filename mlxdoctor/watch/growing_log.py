@@ -1,22 +1,16 @@
 """A log while it is being written: read anew, as `diagnose` reads it, whenever it has changed."""
 
-import os
-import select
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from mlxdoctor.evidence.logs.reader import read_log
 from mlxdoctor.evidence.logs.series import LogFailure, Segment
 from mlxdoctor.evidence.logs.text_stream import LogStream
 from mlxdoctor.evidence.source import require_file, unreadable
 from mlxdoctor.watch.monitor import LogRow
-
-#: Bytes read from a pipe at a time, and how often before the log is looked at.
-READ_BYTES, READS = 1 << 20, 256
 
 #: Modification time (ns), size (bytes) and number of a file: they change when it is written.
 Stamp = tuple[int, int, int]
@@ -66,16 +60,12 @@ class GrowingLog:
         path: the file.
         since: seconds since the epoch: what was last written before is passed over.
 
-    Attributes:
-        is_closed: whether no more text can come.
-
     Raises:
         InputError: the path is a folder, a device or a pipe, or can't be read.
     """
 
     def __init__(self, path: Path, since: float | None = None) -> None:
         self.path = path
-        self.is_closed = False
         self._old: Stamp | None = None
         self._old_lines = 0
         if (stamp := self.stamp()) is None:
@@ -126,38 +116,6 @@ class GrowingLog:
     def wait(self, seconds: float) -> None:
         """Wait for more."""
         time.sleep(seconds)
-
-    def close(self) -> None:
-        """Let go of what is read from."""
-
-
-class GrowingPipe(GrowingLog):
-    """Standard input, or another pipe, until its writer closes it; what came is kept in a file."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._file = NamedTemporaryFile(prefix="mlxdoctor-", suffix=".log", buffering=0)  # noqa: SIM115
-        super().__init__(Path(self._file.name))
-
-    def stamp(self) -> Stamp | None:
-        for _ in range(READS):
-            if self.is_closed or not select.select([self._descriptor], [], [], 0.0)[0]:
-                break
-            content = os.read(self._descriptor, READ_BYTES)
-            self.is_closed = not content
-            self._file.write(content)
-        return super().stamp()
-
-    def wait(self, seconds: float) -> None:
-        # The training must not wait because the pipe is full.
-        deadline = time.monotonic() + seconds
-        while not self.is_closed and (left := deadline - time.monotonic()) > 0:
-            if select.select([self._descriptor], [], [], left)[0]:
-                self.stamp()
-                time.sleep(min(left, 0.05))
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _without_lines(texts: Iterator[str], count: int) -> Iterator[str]:

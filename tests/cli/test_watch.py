@@ -9,7 +9,6 @@ import pytest
 
 from tests.conftest import LOGS, RUNS, Call, Start
 from tests.formats.test_json import refuse
-from tests.processes import python
 from tests.watch.test_process import POLITE
 
 HEALTHY = RUNS / "healthy-ordinary" / "train.log"
@@ -92,11 +91,10 @@ def test_a_log_that_ends_without_an_alarm(
     assert (ended, said in out) == (code, True)
 
 
-@pytest.mark.slow
-def test_standard_input(seed: Path) -> None:
-    done = python("-m", "mlxdoctor", "watch", "-", input=SEED)
-    assert done.returncode == 1
-    assert done.stdout.startswith("diverging at iteration 15 of 3,000")
+def test_standard_input_is_refused(call: Call) -> None:
+    code, _, err = call("watch", "-")
+    assert code == 2
+    assert "the log has to be a file" in err
 
 
 def test_a_file_that_is_not_there_yet_is_waited_for(call: Call, path: Path) -> None:

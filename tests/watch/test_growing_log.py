@@ -1,7 +1,6 @@
-"""Logs as they are written: files that grow, vanish, are cut or replaced; pipes; odd bytes."""
+"""Logs as they are written: files that grow, vanish, are cut or replaced; odd bytes."""
 
 import os
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from mlxdoctor.evidence.training_log import Segment, Series
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.watch.growing_log import GrowingLog, GrowingPipe, LogState, rows_of
+from mlxdoctor.watch.growing_log import GrowingLog, LogState, rows_of
 from mlxdoctor.watch.monitor import LogRow
 
 HALF = "Iter 10: Train loss 2.5, It/sec 1.0\nIter 20: Train loss 1"
@@ -92,27 +91,6 @@ def test_what_is_no_log_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file"):
         GrowingLog(tmp_path / "pipe")
-
-
-def test_a_pipe_until_it_is_closed() -> None:
-    reader, writer = os.pipe()
-    with closing(GrowingPipe(reader)) as pipe:
-        os.write(writer, HALF.encode())
-        stamp = pipe.stamp()
-        assert not pipe.is_closed
-        assert losses(pipe.read(stamp, is_whole=False)) == [(10, 2.5)]
-        # What comes while the watch waits is taken out of the pipe.
-        size = pipe.path.stat().st_size
-        os.write(writer, b"x" * 1000)
-        pipe.wait(0.01)
-        assert pipe.path.stat().st_size == size + 1000
-        stamp = pipe.stamp()
-        os.close(writer)
-        assert pipe.stamp() == stamp
-        assert pipe.is_closed
-        path = pipe.path
-    os.close(reader)
-    assert not path.exists()
 
 
 def test_what_it_says_beside_the_reports(log: Log) -> None:
