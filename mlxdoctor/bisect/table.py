@@ -107,12 +107,8 @@ def bisect(run: Run) -> Bisection:
         InputError: there are no numbered checkpoints, or none of them can be read.
     """
     if (history := run.get(CheckpointHistory)) is None:
-        # PEFT keeps each checkpoint in a folder of its own, which discovery does not look for.
-        root = run.files.roots[0]
-        if not root.is_dir():
-            remedy = "name the folder that the run saved them in"
-            raise InputError(root, "is not a folder with checkpoints", remedy)
-        history = CheckpointHistory.read(root)
+        # Which says why there is none.
+        history = CheckpointHistory.read(run.files.roots[0])
     config, base, log = run.get(TrainingConfig), run.get(BaseModel), run.get(TrainingLog)
     logged, verdicts = examine(history, config, base, log, run.progress)
     if all(verdict.save.problem for verdict in verdicts):

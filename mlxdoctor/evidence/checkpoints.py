@@ -1,6 +1,5 @@
 """The numbered checkpoints of a run, oldest first."""
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,6 @@ from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.run_files import iteration_in
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.safety.errors import InputError
-
-_PEFT_FOLDER = re.compile(r"^checkpoint-(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -73,21 +70,18 @@ class CheckpointHistory:
 
     @classmethod
     def read(cls, path: Path) -> "CheckpointHistory":
-        """Find the checkpoints in a run's folder, mlx-lm's or PEFT's.
+        """Find the checkpoints in a run's folder.
 
         Raises:
             InputError: it is not a folder, or it holds no numbered checkpoint.
         """
         if not path.is_dir():
             raise InputError(path, "is not a folder", "name the folder that holds the checkpoints")
-        numbered: list[Checkpoint] = []
-        for entry in path.iterdir():
-            if (iteration := iteration_in(entry.name)) is not None:
-                numbered.append(Checkpoint(iteration, entry))
-            elif (match := _PEFT_FOLDER.match(entry.name)) and entry.is_dir():
-                file = entry / "adapter_model.safetensors"
-                if file.is_file():
-                    numbered.append(Checkpoint(int(match[1]), file))
+        numbered = [
+            Checkpoint(iteration, entry)
+            for entry in path.iterdir()
+            if (iteration := iteration_in(entry.name)) is not None
+        ]
         if not numbered:
             raise InputError(path, "holds no numbered checkpoint", "save them with `save_every`")
         numbered.sort(key=lambda save: (save.iteration or 0, save.path.name))

@@ -14,11 +14,3 @@ def test_order_is_by_number_and_other_files_are_ignored(tmp_path: Path) -> None:
     assert [save.iteration for save in history.checkpoints] == [900, 1000]
     content = (tmp_path / "0000900_adapters.safetensors").read_bytes()
     assert history.sources[0].sha256 == hashlib.sha256(content).hexdigest()
-
-
-def test_peft_folders(tmp_path: Path) -> None:
-    for step in (20, 100):
-        save(tmp_path / f"checkpoint-{step}" / "adapter_model.safetensors", FACTORS)
-    save(tmp_path / "adapter_model.safetensors", FACTORS)
-    history = CheckpointHistory.read(tmp_path)
-    assert [save.iteration for save in history.checkpoints] == [20, 100, None]
