@@ -34,7 +34,6 @@ _PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
 # are renamed in some (mlx-lm calls the w1 of Lfm2's experts gate_proj).
 _SHARED = re.compile(
     r"model\.layers\.\d+\.(self_attn\.(q|k|v|o|qkv)_proj|mlp\.(gate|up|down|gate_up)_proj)"
-    rf"|{_OUTPUT_HEAD}"
 )
 
 
@@ -147,11 +146,12 @@ def _modules(adapter: Adapter, config: TrainingConfig, source: Library) -> Refus
                 f"{config.path.name} says {config.fine_tune_type}",
                 "correct that, or save the adapter again",
             )
-        if "lora_embedding_A" in module.a.name or is_embedding(module.name):
+        is_outside = module.name == _OUTPUT_HEAD or is_embedding(module.name)
+        if is_outside or "lora_embedding_A" in module.a.name:
             yield (
-                f"{module.name} is an embedding, and may be the output head as well: mlx-lm adapts "
-                "both with the same factors, PEFT each with its own",
-                "put LoRA on linear layers only",
+                f"{module.name} is an embedding or the output head, which may share their weight: "
+                "mlx-lm adapts both with the same factors, PEFT each with its own",
+                "put LoRA on the linear layers of blocks only",
             )
 
 
@@ -167,26 +167,13 @@ def _fit(adapter: Adapter, base: BaseModel | None, source: Library) -> Refusals:
     # A base that the other library wrote has that library's names.
     are_looked_up = base is not None and base.is_mlx == (source == "peft")
     other = LIBRARIES["mlx" if source == "peft" else "peft"]
-    name_base = "name the base model's folder with --base"
     for module in adapter.modules:
         if base is not None:
             yield from _misfits(module, base)
-        is_head = module.name == _OUTPUT_HEAD
-        if is_head and base is None:
-            yield (
-                f"{module.name} may share its weight with the embedding, and no base model was "
-                "found to tell",
-                name_base,
-            )
-        if is_head and base is not None and base.stated("tie_word_embeddings") is True:
-            yield (
-                f"{module.name} shares its weight with the embedding, and mlx-lm adapts both with "
-                "the same factors, PEFT each with its own",
-                "put LoRA on linear layers only",
-            )
         if not are_looked_up and not _SHARED.fullmatch(module.name):
             problem = f"the module {module.name} may have another name in {other.name}"
-            yield problem, f"{name_base}, saved by {other.saves_models}, to look it up"
+            remedy = f"name the base model's folder, saved by {other.saves_models}, with --base"
+            yield problem, remedy
 
 
 def _misfits(module: LoraModule, base: BaseModel) -> Refusals:

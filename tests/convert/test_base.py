@@ -1,4 +1,4 @@
-"""What the base model decides: other names, shared weights, quantised ones."""
+"""What the base model decides: other names, quantised weights."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,10 @@ import pytest
 
 from mlxdoctor.convert.conversion import convert
 from mlxdoctor.safety.errors import InputError
-from tests.convert.given import stated, write_files
+from tests.convert.given import stated
 from tests.weight_files import lora, save, write_config
 
 GATE = "model.layers.0.feed_forward.w1"
-EMBEDDING = "model.embed_tokens"
 
 
 def base_model(folder: Path, writer: str, names: list[str], **config: Any) -> str:
@@ -41,24 +40,6 @@ def test_another_name_is_looked_up_in_a_base_of_the_other_library(tmp_path: Path
     without = base_model(tmp_path / "without", "pt", ["model.layers.0.feed_forward.w2"])
     with pytest.raises(InputError, match="w1 is not in the base model"):
         convert(source, model=without)
-
-
-@pytest.mark.parametrize(
-    ("config", "why"),
-    [({}, ""), ({"tie_word_embeddings": True}, "lm_head shares its weight with the embedding")],
-)
-def test_an_output_head(tmp_path: Path, config: dict[str, Any], why: str) -> None:
-    base = base_model(tmp_path / "base", "mlx", [EMBEDDING, "lm_head"], **config)
-    source = adapter(tmp_path / "a", ["lm_head"])
-    if why:
-        with pytest.raises(InputError, match=why):
-            convert(source, model=base)
-        return
-    peft = write_files(tmp_path / "peft", convert(source, model=base).files)
-    assert stated(convert(peft, model=base).files)["lora_parameters"]["keys"] == ["lm_head"]
-    (tmp_path / "base").rename(tmp_path / "gone")
-    with pytest.raises(InputError, match="lm_head may share its weight"):
-        convert(peft)
 
 
 def test_weights_packed_by_another_quantiser_have_no_shape_to_compare(tmp_path: Path) -> None:

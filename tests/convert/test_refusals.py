@@ -81,7 +81,7 @@ def instead(others: Tensors) -> Change:
         (
             renamed(f"{Q}.lora_", f"{EMBEDDING}.lora_embedding_"),
             {"target_modules": [EMBEDDING, V]},
-            "embed_tokens is an embedding, and may be the output head",
+            "embed_tokens is an embedding or the output head",
         ),
     ],
 )
