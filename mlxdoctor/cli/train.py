@@ -27,8 +27,7 @@ from mlxdoctor.watch.monitor import LogRow, Watch
     metavar="KEY=VALUE",
     help="Change a setting of the file; mlxdoctor.KEY for one of the table `mlxdoctor`.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and stop.")
-def command(*, config: Path, overrides: tuple[str, ...], dry_run: bool) -> int:
+def command(*, config: Path, overrides: tuple[str, ...]) -> int:
     """Fine-tune a model with the settings of an mlx_lm.lora configuration.
 
     Writes what mlx-lm writes (adapters.safetensors, checkpoints, adapter_config.json),
@@ -52,10 +51,9 @@ def command(*, config: Path, overrides: tuple[str, ...], dry_run: bool) -> int:
     def tell(told: Plan | StepRecord | ValidationRecord) -> str | None:
         nonlocal alarm
         if isinstance(told, tuple):
-            start = [] if dry_run else [f"Starting training..., iters: {settings.iters}"]
-            for line in (*told, *start):
+            for line in (*told, f"Starting training..., iters: {settings.iters}"):
                 click.echo(line)
-            return "a dry run" if dry_run else None
+            return None
         row = _report(told, unreported, settings)
         if row is not None:
             click.echo(_line(row))
@@ -64,12 +62,11 @@ def command(*, config: Path, overrides: tuple[str, ...], dry_run: bool) -> int:
         return None if alarm is None else f"{alarm.verdict.value}: {alarm.message}"
 
     result = train(settings, tell=tell)
-    if not dry_run:
-        if result.test_loss is not None:
-            click.echo(f"Test loss {result.test_loss:.3f}")
-        click.echo(f"Saved final weights to {result.adapter_path / 'adapters.safetensors'}.")
-        if result.stopped is not None:
-            click.echo(f"Ended early, {result.stopped}", err=True)
+    if result.test_loss is not None:
+        click.echo(f"Test loss {result.test_loss:.3f}")
+    click.echo(f"Saved final weights to {result.adapter_path / 'adapters.safetensors'}.")
+    if result.stopped is not None:
+        click.echo(f"Ended early, {result.stopped}", err=True)
     return EXIT_CLEAN if alarm is None else EXIT_FOUND
 
 

@@ -37,15 +37,6 @@ def test_what_is_refused_ends_with_2_and_a_hint(tmp_path: Path, call: Call) -> N
 
 
 @pytest.mark.slow
-def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, call: Call) -> None:
-    code, text, _ = call("train", "-c", config(tmp_path), "--dry-run")
-    assert code == 0
-    assert "Trainable parameters:" in text
-    assert "Starting" not in text
-    assert not (tmp_path / "adapters").exists()
-
-
-@pytest.mark.slow
 def test_a_run_prints_a_log_this_tool_reads(tmp_path: Path, call: Call) -> None:
     code, text, _ = call("train", "-c", config(tmp_path), "--set", "iters=6")
     assert code == 0
