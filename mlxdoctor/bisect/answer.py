@@ -111,23 +111,12 @@ def best_sentence(table: Bisection) -> str:
 
 def notes(table: Bisection) -> Iterator[str]:
     """Notes to the answer, a sentence each."""
-    rows = table.rows
-    last = len(rows) - 1
-    # The final file should be the same as the last numbered file.
-    copies = {
-        row.path.name: rows[row.same_as].path.name
-        for place, row in enumerate(rows)
-        if row.same_as is not None and (place, row.same_as) != (last, last - 1)
-    }
-    if copies:
-        first = next(iter(copies.values()))
-        yield f"Files that are the same, byte for byte, as {first}: {some_of(list(copies))}."
     if table.unmeasured:
         yield f"No model was run: {table.unmeasured}."
     else:
         yield (
             f"The loss on rows of the {table.split} split was measured with {table.measured} of "
-            f"{len(rows)} files."
+            f"{len(table.rows)} files."
         )
     if table.logged is None:
         yield "There is no log of losses by iteration to compare the saves with."

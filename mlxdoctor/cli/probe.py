@@ -103,7 +103,7 @@ def _text(name: str, result: ProbeResult) -> str:
 
 
 def _facts(step: TrainingStep) -> dict[str, str]:
-    """What was measured, in a line for each check."""
+    """What was measured, in a line for each check of every training step."""
     state, forward, alignment, update = step.state, step.forward, step.alignment, step.update
     facts = {
         "step-state": f"{len(state.adapters)} adapters; {sum(state.trainable.values()):,} of "
@@ -115,20 +115,6 @@ def _facts(step: TrainingStep) -> dict[str, str]:
             f"{int(alignment.trained.sum())} of {int(alignment.widths.sum())} positions of "
             f"{len(alignment.inputs)} rows trained, {int((alignment.weights < 0).sum())} made less "
             f"likely, in {passes} forward pass{'es' if passes > 1 else ''}"
-        )
-    if (preferences := step.preferences) is not None:
-        pushes, rewards, turned = preferences.pushes, preferences.rewards, preferences.reversed
-        facts["step-preferences"] = (
-            ", ".join(
-                f"{int((pushes[rewards == role] * role > 0).sum())} of "
-                f"{int((rewards == role).sum())} rows of {name} made {how} likely"
-                for role, name, how in zip(
-                    (1, -1), preferences.names, ("more", "less"), strict=True
-                )
-            )
-            if turned is None
-            else f"{int((pushes * turned < 0).sum())} of {len(pushes)} answers turn round when "
-            f"{preferences.names[0]} are reversed"
         )
     if forward is not None and update is not None:
         norm = math.hypot(*(each.gradient_norm or 0.0 for each in update.parameters))
