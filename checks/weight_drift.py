@@ -28,15 +28,14 @@ and the number of updates. `mlxdoctor inspect` shows every module.
 """
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, nan
+from math import isfinite
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
-from mlxdoctor.engines.tensors import QUANTITIES, ModuleFacts, quantity_of, size_of, straight_way
-from mlxdoctor.evidence.adapter import Adapter, layer_of
+from mlxdoctor.engines.tensors import ModuleFacts, quantity_of, size_of, straight_way
+from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.exhibits import DriftByLayer
 from mlxdoctor.finding import Severity, Sign, Symptom
 from mlxdoctor.judge.save_flaws import EXPLODED, NOMINAL_LARGE
 from mlxdoctor.measure.weights.adapter_facts import adapter_facts
@@ -110,11 +109,10 @@ STRAIGHT = 0.27
 )
 def weight_drift(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
-) -> Iterator[Sign | DriftByLayer]:
+) -> Iterator[Sign]:
     if not adapter.modules:
         raise NotApplicable("the adapter holds no pair of LoRA factors to multiply")
     facts = adapter_facts(adapter, config, base)
-    yield _by_layer(facts)
     if not all(module.is_finite for module in facts):
         raise Inconclusive("some factors are not finite, so that they have no norm")
     facts = tuple(module for module in facts if not module.b.is_zero)
@@ -126,19 +124,6 @@ def weight_drift(
         why = "the scale of the update is not stated: the adapter_config.json is needed"
         raise Inconclusive(why)
     yield from _size(facts)
-
-
-def _by_layer(facts: Sequence[ModuleFacts]) -> DriftByLayer:
-    """Each module's update by layer and projection, in the best quantity known for all."""
-    quantity = quantity_of(facts)
-    norms: dict[tuple[str, str], float] = {}
-    for module in facts:
-        row = "other" if module.layer is None else f"layer {module.layer}"
-        norms[row, layer_of(module.name)[1]] = size_of(module, quantity)
-    rows = tuple(dict.fromkeys(row for row, _ in norms))
-    columns = tuple(dict.fromkeys(column for _, column in norms))
-    values = tuple(tuple(norms.get((row, column), nan) for column in columns) for row in rows)
-    return DriftByLayer(rows, columns, values, QUANTITIES[quantity])
 
 
 def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:

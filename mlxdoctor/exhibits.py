@@ -42,16 +42,6 @@ class LossCurve(Exhibit):
 
 
 @dataclass(frozen=True)
-class DriftByLayer(Exhibit):
-    """The size of the update by layer (rows) and module (columns), NaN where there is none."""
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-    quantity: str
-
-
-@dataclass(frozen=True)
 class ReplayCurve(Exhibit):
     """The first losses of a run and the same computed again, nats a token; 0 is before training.
 
@@ -79,5 +69,4 @@ class SampleAnswer(Exhibit):
 FIGURES: Mapping[str, type[Exhibit]] = {
     "loss": LossCurve,
     "replay": ReplayCurve,
-    "drift": DriftByLayer,
 }

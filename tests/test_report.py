@@ -36,7 +36,7 @@ def test_findings_come_worst_first() -> None:
 
 def test_figures_are_what_the_checks_measured_with_the_onset_that_they_saw() -> None:
     report = sample.made(sample.unhealthy())
-    assert list(report.figures) == ["loss", "drift"]
+    assert list(report.figures) == ["loss"]
     assert report.onset == 10
     shown = report.figures["loss"]
     assert isinstance(shown, LossCurve)
@@ -56,7 +56,7 @@ def test_a_report_comes_with_its_run_and_is_packed_without() -> None:
 
 
 def test_what_a_check_measures_is_shown_though_it_ends_inconclusive() -> None:
-    report = diagnose([RUNS / "rate-far-too-high-nan"], allow_model=False, select=["weight-drift"])
+    report = diagnose([RUNS / "rate-far-too-high-nan"], allow_model=False, select=["loss-trend"])
     [outcome] = report.outcomes
     assert outcome.status == "inconclusive"
-    assert list(report.figures) == ["drift"]
+    assert list(report.figures) == ["loss"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlxdoctor.exhibits import Curve, DriftByLayer, Floor, LossCurve, ReplayCurve
+from mlxdoctor.exhibits import Curve, Floor, LossCurve, ReplayCurve
 from mlxdoctor.formats.summary import number, sentence
 from mlxdoctor.report import Report
 from mlxdoctor.safety.quoting import visible
@@ -39,19 +39,11 @@ STYLE = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
-#: No heat map is wider or higher (inches).
-MAX_INCHES = 9.0
 #: A loss this many times its smallest value is drawn on a logarithmic axis, and begins at zero
 #: where it comes down to this share of its largest.
 LOGARITHMIC_FROM, FROM_ZERO = 8.0, 0.35
 #: Points of a curve that are marked one by one.
 MARKED_POINTS = 60
-#: Sizes this many times the smallest are coloured on a logarithmic scale.
-LOGARITHMIC_COLOURS_FROM = 20.0
-#: Labels that fit beside a heat map, and below it; columns whose labels fit without a slant.
-MAX_ROW_LABELS, MAX_COLUMN_LABELS, LEVEL_LABELS = 32, 14, 3
-#: Width and height of a cell (inches).
-CELL = (0.5, 0.2)
 #: Characters that fit beside each other in a legend; a sample of the line takes 8.
 LEGEND_CHARACTERS = 110
 #: Dashes of the levels that a loss can be compared with.
@@ -198,39 +190,6 @@ def _loss_scale(axes: Axes, levels: Sequence[float], losses: Sequence[float]) ->
         axes.set_ylim(bottom=min(0.0, low))
 
 
-def _paint_drift(figure: Figure, axes: Axes, shown: DriftByLayer) -> None:
-    """Colours for what is finite and above zero."""
-    import numpy as np
-    from matplotlib.colors import LogNorm, Normalize
-
-    rows, columns = shown.rows, shown.columns
-    values = np.array(shown.values, dtype=float).reshape(len(rows), len(columns))
-    sizes = np.ma.masked_where(~(np.isfinite(values) & (values > 0)), values)
-    low, high = (sizes.min(), sizes.max()) if sizes.count() else (0.0, 1.0)
-    is_wide = high > LOGARITHMIC_COLOURS_FROM * low > 0
-    scale = LogNorm(low, high) if is_wide else Normalize(0.0, high)
-    image = axes.imshow(sizes, aspect="auto", norm=scale, interpolation="nearest")
-    axes.set_facecolor(LIGHT)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelsize=7)
-    for axis, names, most in (
-        (axes.xaxis, columns, MAX_COLUMN_LABELS),
-        (axes.yaxis, rows, MAX_ROW_LABELS),
-    ):
-        step = max(1, math.ceil(len(names) / most))
-        axis.set_ticks(range(0, len(names), step), [plain(name, 40) for name in names[::step]])
-    if len(columns) > LEVEL_LABELS:
-        axes.tick_params(axis="x", labelrotation=35)
-        for label in axes.get_xticklabels():
-            label.set_horizontalalignment("right")
-    width, height = CELL
-    inches = 3.4 + width * len(columns), 2.0 + height * max(4, len(rows))
-    figure.set_size_inches(min(inches[0], MAX_INCHES), min(inches[1], MAX_INCHES))
-    bar = figure.colorbar(image, ax=axes)
-    bar.set_label(plain(shown.quantity, 60))
-    bar.outline.set_visible(False)
-
-
 def _loss_caption(loss: LossCurve) -> str:
     """First, lowest and last losses, the onset and the floors."""
     parts = [*_course("training loss", loss.train, loss.axis)]
@@ -264,21 +223,6 @@ def _paint_run(figure: Figure, axes: Axes, loss: LossCurve) -> None:
     if loss.onset is not None:
         label = f"goes wrong at {loss.onset:,}"
         axes.axvline(loss.onset, linewidth=1.2, label=label, color=RED, linestyle=":")
-
-
-def _drift_caption(shown: DriftByLayer) -> str:
-    """From the smallest to the largest, and where that is."""
-    cells = [
-        (value, f"{row}, {column}")
-        for row, values in zip(shown.rows, shown.values, strict=True)
-        for column, value in zip(shown.columns, values, strict=True)
-        if math.isfinite(value)
-    ]
-    text = f"Size of the update ({shown.quantity})"
-    if cells:
-        largest, place = max(cells)
-        text += f" from {number(min(cells)[0])} to {number(largest)} ({place})"
-    return sentence(text)
 
 
 def _replay_caption(curve: ReplayCurve) -> str:
@@ -323,6 +267,5 @@ FIGURES: Mapping[str, Shown] = {
     "replay": Shown(
         _replay_caption, "The first losses, recorded and computed again", _paint_replay
     ),
-    "drift": Shown(_drift_caption, "The size of the update by layer and module", _paint_drift),
     "experiments": Shown(lambda _: "", "The loss of every rerun", _paint_reruns),
 }

@@ -10,14 +10,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxdoctor.causes import Cause
 from mlxdoctor.diagnosis import Diagnosed
-from mlxdoctor.exhibits import DriftByLayer, LossCurve, SampleAnswer
+from mlxdoctor.exhibits import LossCurve, SampleAnswer
 from mlxdoctor.finding import Finding, Outcome, Status
 from mlxdoctor.report import Report
 from mlxdoctor.verdict import CauseTried, Experiment, Rerun, Verdict
 
 EXHIBITS = {
     "loss": LossCurve,
-    "drift": DriftByLayer,
 }
 
 
