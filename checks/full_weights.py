@@ -102,11 +102,7 @@ def full_weights(
         }
     elif not was_full:
         yield Unsought(("frozen-changed",), "which weights of the model should differ is not known")
-    changes = [
-        change
-        for change in weight_changes(base, tuned, leave_out=trained)
-        if change.status in ("same", "changed")
-    ]
+    changes = list(weight_changes(base, tuned, leave_out=trained))
     if not changes:
         raise Inconclusive("no tensor has the name and shape of one in the base model")
     if was_frozen:

@@ -38,8 +38,7 @@ class WeightChange:
     Attributes:
         shape: of the values it stands for.
         before, after: how base and tuned model store it ("BF16", "4-bit affine/64").
-        status: "same", bit for bit; "changed"; "reshaped"; "missing" from the tuned model;
-            or "extra", the base has none.
+        status: "same", bit for bit, or "changed".
         relative: ‖W' − W‖/‖W‖, by Frobenius norms; infinite where a value of W' is not finite or
             W is zero; None where there is nothing to compare, or no floating-point numbers.
         nonfinite: NaN or infinite values of W', where it was changed.
@@ -48,8 +47,8 @@ class WeightChange:
 
     name: str
     shape: tuple[int, ...]
-    before: str | None
-    after: str | None
+    before: str
+    after: str
     status: str
     relative: float | None = None
     nonfinite: int = 0
@@ -59,14 +58,14 @@ class WeightChange:
     def is_requantized(self) -> bool:
         """Whether one side is quantised and the other is not, or is in another way."""
         return self.before != self.after and any(
-            stored is not None and "-bit " in stored for stored in (self.before, self.after)
+            "-bit " in stored for stored in (self.before, self.after)
         )
 
 
 def weight_changes(
     base: BaseModel, tuned: TunedModel, leave_out: Collection[str] = ()
 ) -> Iterator[WeightChange]:
-    """Compare every tensor, in the order of the tuned model; what it lacks comes last.
+    """Compare every tensor that both have in one shape, in the order of the tuned model.
 
     Quantised matrices are compared by the values they stand for, under the name of their
     `weight`. The tensors named in `leave_out` are not read.
@@ -80,15 +79,16 @@ def weight_changes(
     # A single file describes no quantisation; its matrices are the base's.
     new = stored(tuned.tensors, base.config) if tuned.from_adapter else tuned.stored
     old = base.stored
-    names = [name for name in new if name not in leave_out]
+    names = [
+        name
+        for name, tensor in new.items()
+        if name in old and old[name].shape == tensor.shape and name not in leave_out
+    ]
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="weights")
     try:
-        yield from pool.map(lambda name: _compared(name, old.get(name), new[name]), names)
+        yield from pool.map(lambda name: _compared(name, old[name], new[name]), names)
     finally:
         pool.shutdown(cancel_futures=True)
-    for name, tensor in old.items():
-        if name not in new and name not in leave_out:
-            yield WeightChange(name, tensor.shape, tensor.dtype, None, "missing")
 
 
 def component(name: str) -> str:
@@ -120,12 +120,8 @@ def change_of(old: Stored, new: Stored) -> Change:
     return sum(parts, Change())
 
 
-def _compared(name: str, old: Stored | None, new: Stored) -> WeightChange:
-    if old is None:
-        return WeightChange(name, new.shape, None, new.dtype, "extra")
+def _compared(name: str, old: Stored, new: Stored) -> WeightChange:
     change = WeightChange(name, new.shape, old.dtype, new.dtype, "changed")
-    if old.shape != new.shape:
-        return replace(change, status="reshaped")
     if old.dtype == new.dtype and _is_same(old, new):
         return replace(change, status="same", relative=0.0)
     if not (old.is_float and new.is_float):
