@@ -1,9 +1,8 @@
 """The tuned model answers with one token, in a loop, in skips, not at all, or without an end.
 
 What it finds. Outputs of a single token, of special tokens only, or of a passage that repeats to
-the end, on prompts where the base model does better; answers with what a step before the training
-left in the rows; and answers that are empty, or run into the length limit although the base model
-and the expected answer are shorter.
+the end, on prompts where the base model does better; and answers that are empty, or run into the
+length limit although the base model and the expected answer are shorter.
 
 Why it matters. A collapsed model is useless however plausible its loss looks: a model that
 printed only commas had reported a perplexity of 7.66. One that ends at once says nothing, one that
@@ -39,21 +38,18 @@ is the end token, once.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from statistics import median
 
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import LONGEST, run_share, top_share
-from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
 from mlxdoctor.judge.learned import LEARNED, LIKELY, change, is_likely, region
-from mlxdoctor.measure.text.leftovers import left_in_answers
 from mlxdoctor.measure.text.outputs import (
     SPECIAL_TEXT,
     Output,
@@ -125,13 +121,6 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "text between the prompt and the end token",
             "See in the label strip which special tokens are trained on, and where.",
         ),
-        "leftovers": _symptom(
-            "answers hold what a step before the training left in the rows",
-            "writes {tuned_hits} of {prompts:* answer} with what an export seems to have left in "
-            "the rows, such as {example}",
-            "answers as people write them",
-            "Mend the rows, and train again.",
-        ),
         "repetition": _symptom(
             "the output ends in a loop",
             "repeats itself to the end on {tuned_hits} of {prompts:* prompt}",
@@ -169,7 +158,6 @@ def token_collapse(
     tokenizer: Tokenizer | None,
     rows: SupervisedRows | None,
     losses: TokenLosses | None,
-    dataset: Dataset | None,
 ) -> Iterator[Sign | Exhibit | Seen | Unsought]:
     prompts = pairs(generations)
     if not prompts:
@@ -179,10 +167,6 @@ def token_collapse(
     # The first answer that differs from the base model's, or else the first.
     shown = next((item for item in generations.items if item.base != item.tuned), prompts[0].item)
     yield SampleAnswer(shown.prompt, shown.base, shown.tuned)
-    train = dataset.splits.get("train") if dataset is not None else None
-    left = list(left_in_answers(train)) if train is not None else []
-    # What the model writes is no worse than what the rows hold.
-    may_be_meant = all(spoilt.severity is not Severity.ERROR for spoilt in left)
     trained = [row.tokens[row.roles == Role.ANSWER].tolist() for row in rows.rows] if rows else []
 
     @cache
@@ -205,9 +189,6 @@ def token_collapse(
             len(answer.content) >= 2
             and all(is_special(_text(unit, tokenizer)) for unit in answer.content)
         ),
-        "leftovers": lambda _, answer: any(
-            spoilt.leftover.pattern.search(answer.text) for spoilt in left
-        ),
         "repetition": lambda _, answer: is_loop(answer.content) and not is_meant(answer),
         "empty-answers": lambda _, answer: not answer.content,
     }
@@ -217,9 +198,7 @@ def token_collapse(
     for symptom in raised:
         if symptom not in collapsed[1:]:
             hits = [pair for pair in prompts if forms[symptom](pair, pair.tuned)]
-            sign = _sign(symptom, shares[symptom], hits, tokenizer, rows)
-            is_mild = symptom == "leftovers" and may_be_meant
-            yield replace(sign, severity=Severity.WARNING) if is_mild else sign
+            yield _sign(symptom, shares[symptom], hits, tokenizer, rows)
     if not collapsed and too_few(len(prompts)) is not None:
         yield from _single_token(prompts, tokenizer, rows)
     yield from _endless(prompts, rows, losses, tokenizer)
@@ -260,8 +239,6 @@ def _sign(
     rows: SupervisedRows | None,
 ) -> Sign:
     measured: dict[str, Measurement] = dict(share.measured)
-    if symptom == "leftovers":
-        measured["example"] = quoted(hits[0].tuned.text)
     if symptom in ("single-token", "few-tokens"):
         measured |= _token(hits, tokenizer, rows)
     # Small models often loop: without the base model's answers a loop is only a warning.

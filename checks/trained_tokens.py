@@ -13,7 +13,8 @@ mlx-lm's extra padding token, with and without what the template writes last, an
 padding. The log's average must agree within four standard errors (of the batches that a part
 of an epoch happens to draw, and of the rows examined) and the log's own rounding. If the configured
 count does not fit, the counts that fit are reported, or that none fits. A count that is the same in
-every report although rows differ in length comes from rows of fixed width.
+every report although rows differ in length, and is no longer than the longest row, is that of
+padded rows.
 
 When it is wrong. The data must be those of the run. Packing several rows into blocks of one
 length gives a fixed count too, and is not at fault by itself.
@@ -57,7 +58,6 @@ _SPREAD = 1.0
 
 _SOUND = "the count that the data and the configured mask give"
 _error = partial(Symptom.error, expected=_SOUND)
-_warning = partial(Symptom.warning, expected=_SOUND)
 _COUNT = "{tokens_per_iteration:.1f} tokens were trained on per iteration"
 
 Floats = NDArray[np.float64]
@@ -86,26 +86,6 @@ class _Logged(NamedTuple):
             fix="multiply the loss by a mask that ends with each row's last token",
             says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
             "length: the padding was trained on.",
-        ),
-        "fixed-count": _warning(
-            "every batch counts the same number of tokens: rows of fixed width",
-            fix="mask the loss after each row's last token, and end every row with the end token",
-            says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
-            "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
-            "a row may be missing between them.",
-        ),
-        "one-short": _warning(
-            "one token a row fewer than the answers have is trained on",
-            fix="print a row's inputs and targets: the targets are the tokens after the inputs, up "
-            "to the end token",
-            says=f"{_COUNT}, one a row fewer than the answers have: their end token is left out, "
-            "or targets are shifted.",
-        ),
-        "packed-without-end": _warning(
-            "rows of fixed width, and text that has no end token of its own",
-            fix="end every text with the end token before rows are packed",
-            says=f"None of the texts has an end token, and {_COUNT}: those are not mlx-lm's "
-            "batches, and its end tokens may be missing too.",
         ),
         "unexplained": Symptom.info(
             "the count fits no configured way of counting these rows",
@@ -137,19 +117,15 @@ def trained_tokens(
     configured = _ANSWER if rows.mask_prompt and _ANSWER in families else _WHOLE
     code = _code_of(fitting, configured)
     answers = families.get(_ANSWER, families[_WHOLE])
-    is_answer = not fitting and _ANSWER in families
-    if is_answer and _fits(logged, answers[-1] - rows.batch_size, rows):
-        code = "one-short"
     # Answers of one length are counted the same in every batch.
     is_fixed = (
         logged.is_fixed
         and min(float(families[_WHOLE][0].std()), float(answers[0].std())) >= _SPREAD
     )
-    if is_fixed:
-        # Packed blocks are longer than the longest row.
-        longest = max(row.length for row in rows.rows) * rows.batch_size
-        is_padded = answers[0].mean() < logged.per_iteration <= longest
-        code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
+    # Packed blocks are longer than the longest row.
+    longest = max(row.length for row in rows.rows) * rows.batch_size
+    if is_fixed and answers[0].mean() < logged.per_iteration <= longest:
+        code = "padding-counted"
     measured: dict[str, Measurement] = {
         "tokens_per_iteration": logged.per_iteration,
         "tokens_per_row": logged.per_iteration / rows.batch_size,
@@ -158,10 +134,6 @@ def trained_tokens(
     }
     if code is not None:
         yield Sign(code, measured)
-    has_end = any(np.isin(row.tokens[:-1], rows.eos_token_ids).any() for row in rows.rows)
-    # mlx-lm adds the last token, an end token, to plain text; other trainers may not.
-    if is_fixed and rows.format == "text" and not has_end:
-        yield Sign("packed-without-end", measured)
 
 
 def _code_of(fitting: set[str], configured: str) -> str | None:

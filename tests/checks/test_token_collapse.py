@@ -262,24 +262,6 @@ def test_where_no_answer_is_expected_the_training_rows_say_how_long(
     assert severities(tuned, replace(ROWS, rows=(row,))) == expected
 
 
-@pytest.mark.parametrize(
-    ("answer", "base", "expected"),
-    [
-        ("It is &quot;Rome&quot;.", "Rome.", "warning"),
-        ("It is Rome.", "Rome.", None),
-        ("It is &quot;Rome&quot;.", "Say &quot;Rome&quot;.", None),
-    ],
-)
-def test_answers_with_what_was_left_in_the_rows(
-    tmp_path: Path, answer: str, base: str, expected: str | None
-) -> None:
-    rows = [{"prompt": f"Question {at}?", "completion": f"&quot;{at}&quot;"} for at in range(20)]
-    said = texts(answer, base, count=8)
-    data = write_data(tmp_path, train=rows)
-    assert severities(said, data).get("leftovers") == expected
-    assert "leftovers" not in severities(said)
-
-
 def stepping(places: list[int], count: int = 24) -> Generations:
     """Answers that go through the rows' answers in steps, one after another in turn."""
     made = []

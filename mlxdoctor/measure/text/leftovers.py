@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from mlxdoctor.engines.text import CONTROL, ends, evenly
+from mlxdoctor.engines.text import CONTROL, ends
 from mlxdoctor.evidence.dataset import Pair, Split
 from mlxdoctor.finding import Severity
 from mlxdoctor.tables import record, shipped
@@ -142,10 +142,3 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             row, match = next(iter(matches.items()))
             example = leftover.text(pairs[row])[max(0, match.start() - _BEFORE) :]
             yield Spoilt(leftover, tuple(matches), severity, example)
-
-
-def left_in_answers(split: Split) -> Iterator[Spoilt]:
-    """What was left in the answers, in a sample of the rows; a note does not count."""
-    for spoilt in left_in(split, evenly(len(split.rows))):
-        if spoilt.leftover.of != "prompts" and spoilt.severity is not Severity.INFO:
-            yield spoilt
