@@ -2,8 +2,7 @@
 
 What it finds. A loss that ends far above where it began, that never moves, or that repeats to the
 last digit; and a validation loss that rises from its minimum, or stands far above the training
-loss, be it in the first pass over the rows. (A loss that fell and rose again is a row of the check
-`series-facts`.)
+loss. (A loss that fell and rose again is a row of the check `series-facts`.)
 
 Why it matters. The last value alone misleads: 9.98 looks like a number among others until one
 knows that the run began at 1.86. Seen early, it saves hours.
@@ -74,9 +73,6 @@ _BEGUN = 0.1
 _USUAL = 5e-5
 #: Noises of a level by which the end lies below the start, be the slope what it may.
 _CERTAIN = 4.0
-#: Shares of the first pass between which both losses are compared: past the steepest part, and
-#: before rows may come again.
-_FIRST_PASS = (0.25, 0.95)
 #: Nats below which little is left to learn.
 _ALREADY_LOW = 0.3
 #: Iterations before a late first report: the steepest part of a sound curve lies in the first 20.
@@ -280,7 +276,6 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         "gained_nothing": curve is not None and curve.points > 1 and curve.end >= curve.start,
         **({} if is_few else _settling(validation)),
         "passes": passes,
-        **_while_rows_are_new(log.main, passes),
         **_where_to_stop(log, facts.lowest_at),
         **_risen_score(log.main, facts.lowest_at),
     }
@@ -317,29 +312,6 @@ def _below(training: Series, validation: Series) -> dict[str, Measurement]:
     if not shares:
         return {}
     return {"below_in": len(shares), "share_of_training": median(np.array(shares))}
-
-
-def _while_rows_are_new(segment: Segment, passes: float | None) -> dict[str, Measurement]:
-    """Both losses at the last validation of the first pass: what is trained on is held out, too."""
-    losses, validation = segment.finite("train_loss"), segment.finite("val_loss")
-    if not passes or not len(losses):
-        return {}
-    first_pass = float(losses.iterations[-1]) / passes
-    low, high = (share * first_pass for share in _FIRST_PASS)
-    within = (validation.iterations >= low) & (validation.iterations <= high)
-    if not within.any() or losses.iterations[0] > high:
-        return {}
-    at = int(validation.iterations[within][-1])
-    held_out = float(validation.values[within][-1])
-    trained = float(losses.values[losses.iterations <= max(at, losses.iterations[0])][-1])
-    return {
-        "unseen_at": at,
-        "unseen_val": held_out,
-        "unseen_train": trained,
-        "unseen_gap": held_out - trained,
-        "unseen_times": held_out / max(trained, 1e-9),
-        "unseen_noises": (held_out - trained) / max(losses.facts.noise, 1e-9),
-    }
 
 
 def _settling(validation: Series) -> dict[str, Measurement]:

@@ -1,7 +1,8 @@
 """How far the adapter moves the model.
 
 What it finds. Updates as large as the weights they are added to; updates too small to
-change any output; and a B that was still moving straight ahead when training ended.
+change any output; a module whose update is out of all proportion; and a B that was still
+moving straight ahead when training ended.
 
 Why it matters. A LoRA update is a correction. Once it is several times the weight
 itself, the base model is overwritten, and what is left prints one token or noise,
@@ -13,9 +14,10 @@ How it is measured. For every module ‖ΔW‖ = scale·‖A·B‖, by Frobenius
 products. With the base model at hand it is divided by ‖W‖ and the median over the
 modules is judged. Without it, or where weights are next to nothing, ‖W‖ is taken to be that of a
 matrix of rms 1/sqrt(inputs), and errors are given only where sound runs are far from it. Modules
-whose B is zero are left out: they have no update. A gradient that never changed would take B a
-known distance under Adam's default momenta; the root mean square of B over that distance, median
-over modules, is how straight B went. A schedule's rates only shorten the distance.
+whose B is zero are left out: they have no update. One module is judged by itself where its update
+is many times its weights and the median module's. A gradient that never changed would
+take B a known distance under Adam's default momenta; the root mean square of B over that distance,
+median over modules, is how straight B went. A schedule's rates only shorten the distance.
 
 When it is wrong. Small models bear relatively larger updates than large ones. DoRA rescales the sum
 afterwards. A resumed run may have moved further than its own rate allows, so resumed runs are not
@@ -43,6 +45,9 @@ _NOMINAL_SHARE = 0.25
 #: Below this share of the limits an update is nothing: such adapters' answers are the base's. That
 #: of sound runs is 50 times the limit at least.
 _NOTHING = 0.2
+#: ‖ΔW‖ of one module over ‖W‖, and over the median module's: ten times what sound runs reach, 1.1
+#: of the weights and 2.3 of the median module.
+_LONE = 10.0
 #: Updates after which sound runs no longer go straight: 0.2 of the way after 20, 0.14 after 60.
 _ENOUGH_UPDATES = 50
 
@@ -83,6 +88,13 @@ STRAIGHT = 0.27
             "{modules} modules), too small to change what the model says.",
             expected="at least {least:g} of the weights",
             fix="raise learning rate × scale, or train for more updates",
+        ),
+        "one-module-overwritten": Symptom.error(
+            "the update of one module is out of all proportion",
+            says="The update of {where} is {relative_norm:.3g} times as large as "
+            "{usual} weights, the median module's {median_relative_norm:.2g} times.",
+            expected="below {most:g} times, in every module",
+            fix="look at how this module's factors were saved or changed, and use a sound save",
         ),
         "straight": Symptom.warning(
             "B was still moving straight ahead at the end: it had only begun to learn",
@@ -137,6 +149,10 @@ def _size(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
     elif middle < least:
         severity = Severity.ERROR if middle < least * _NOTHING else None
         yield Sign("negligible", measured, where=name, severity=severity)
+    if largest >= _LONE and largest >= _LONE * middle:
+        norms = {"relative_norm": largest, "median_relative_norm": middle, "most": _LONE}
+        usual = {"usual": "its" if is_relative else "usual"}
+        yield Sign("one-module-overwritten", {**norms, **usual}, where=name)
 
 
 def _straight(facts: Sequence[ModuleFacts], config: TrainingConfig) -> Iterator[Sign]:

@@ -198,35 +198,6 @@ def test_rows_known_by_heart_after_many_passes(tmp_path: Path, logs: LogWriter) 
     assert finding(outcome, "overfitting").measured["passes"] == pytest.approx(1600 / 24)
 
 
-@pytest.mark.parametrize(
-    ("held_out", "last", "rows", "noise", "told"),
-    [
-        # 400 iterations of four rows: one pass takes 100 of them, or 12.
-        (2.5, 2.5, 400, 0.01, True),
-        (2.0, 2.5, 400, 0.01, False),
-        (2.5, 2.5, 48, 0.01, False),
-        # It was on the way; reports of single rows.
-        (2.5, 1.8, 400, 0.01, False),
-        (2.5, 2.5, 400, 0.5, False),
-    ],
-)
-def test_splits_that_differ_before_a_row_comes_twice(
-    tmp_path: Path,
-    logs: LogWriter,
-    *,
-    held_out: float,
-    last: float,
-    rows: int,
-    noise: float,
-    told: bool,
-) -> None:
-    config = config_of(tmp_path, batch_size=4)
-    log = logs.losses(decay(40, 1.6, 1.6, noise), {1: 3.0, 90: held_out, 400: last})
-    texts = [chat(f"What is number {i}?", f"It is {i}.") for i in range(rows)]
-    outcome = judge(loss_trend, log, config, rows_of(write_data(tmp_path, train=texts), config))
-    assert ("splits-differ" in severities(outcome)) is told
-
-
 #: ORPO of a model of 135 million parameters at fifty times a sound rate.
 TOO_FAST = [
     *(16.231, 28.903, 17.122, 12.3, 10.178, 9.373, 8.699, 8.072, 7.629, 7.264, 7.089, 6.909),

@@ -82,6 +82,20 @@ def test_the_size_of_the_update(
             assert finding.measured["modules"] == 4 - still
 
 
+@pytest.mark.parametrize("base", [BASE, None])
+@pytest.mark.parametrize(("size", "hit"), [(1.05, True), (0.95, False)])
+def test_one_module_out_of_all_proportion(
+    tmp_path: Path, base: BaseModel | None, size: float, hit: bool
+) -> None:
+    usual = 0.1
+    tensors = factors(usual, base)
+    name = "model.layers.2.self_attn.q_proj"
+    tensors[f"{name}.lora_b"] *= 10 * size / usual
+    judged = examine(tmp_path, tensors, base)
+    assert severities(judged) == ({"one-module-overwritten": "error"} if hit else {})
+    assert all(finding.where == name for finding in judged.findings)
+
+
 @pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize(
     ("times", "updates", "hit"),
