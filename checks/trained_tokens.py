@@ -13,8 +13,7 @@ mlx-lm's extra padding token, with and without what the template writes last, an
 padding. The log's average must agree within four standard errors (of the batches that a part
 of an epoch happens to draw, and of the rows examined) and the log's own rounding. If the configured
 count does not fit, the counts that fit are reported, or that none fits. A count that is the same in
-every report although rows differ in length, and is no longer than the longest row, is that of
-padded rows.
+every report although rows differ in length comes from rows of fixed width.
 
 When it is wrong. The data must be those of the run. Packing several rows into blocks of one
 length gives a fixed count too, and is not at fault by itself.
@@ -87,6 +86,14 @@ class _Logged(NamedTuple):
             says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
             "length: the padding was trained on.",
         ),
+        "fixed-count": Symptom.warning(
+            "every batch counts the same number of tokens: rows of fixed width",
+            expected=_SOUND,
+            fix="mask the loss after each row's last token, and end every row with the end token",
+            says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
+            "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
+            "a row may be missing between them.",
+        ),
         "unexplained": Symptom.info(
             "the count fits no configured way of counting these rows",
             _SOUND,
@@ -122,10 +129,11 @@ def trained_tokens(
         logged.is_fixed
         and min(float(families[_WHOLE][0].std()), float(answers[0].std())) >= _SPREAD
     )
-    # Packed blocks are longer than the longest row.
-    longest = max(row.length for row in rows.rows) * rows.batch_size
-    if is_fixed and answers[0].mean() < logged.per_iteration <= longest:
-        code = "padding-counted"
+    if is_fixed:
+        # Packed blocks are longer than the longest row.
+        longest = max(row.length for row in rows.rows) * rows.batch_size
+        is_padded = answers[0].mean() < logged.per_iteration <= longest
+        code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
     measured: dict[str, Measurement] = {
         "tokens_per_iteration": logged.per_iteration,
         "tokens_per_row": logged.per_iteration / rows.batch_size,
