@@ -23,7 +23,6 @@ may lie elsewhere on the machine that will train.
 What to do. What the finding says: each names the key, and what to write.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,7 +31,7 @@ from typing import Any
 from mlxdoctor.check import DoesNotArise, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
-from mlxdoctor.evidence.config import StatedConfig, TrainingConfig
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.mlx_lm_defaults import (
     MEANT,
@@ -70,8 +69,6 @@ USUAL: Mapping[str, tuple[float, float]] = {
     "momentum": (0.0, 0.999),
     "lora_parameters.dropout": (0.0, 0.7),
 }
-#: The full name of a module of one layer, where a name within a layer belongs.
-_OF_ONE_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.")
 
 
 @check(
@@ -83,13 +80,6 @@ _OF_ONE_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.")
             expected="keys of mlx_lm.lora",
             fix="write {meant} instead of {key}[: {how}]",
             in_a_plan=Severity.ERROR,
-        ),
-        "overridden": Symptom.warning(
-            "the run was made on something else than its configuration file names",
-            says="{file} names {meant} as {key}, and the run was made with {used}: what is given "
-            "on the command line counts before the file.",
-            expected="a run on what its configuration names",
-            fix="leave --{key} out of the command, or write into the file what is meant",
         ),
         "unknown": Symptom.info(
             "mlx-lm passes over a key",
@@ -123,13 +113,6 @@ _OF_ONE_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.")
             expected="a folder of its own",
             fix="name another adapter_path",
         ),
-        "single-modules": Symptom.warning(
-            "the keys of lora_parameters name modules of single layers",
-            says="lora_parameters.keys names {keys:* module} by full names, such as {example}: the "
-            "base model has {layers} layers, and the same modules of the others get no adapter.",
-            expected="names within a layer (`self_attn.q_proj`), which mean that of every layer",
-            fix="Write the keys without `model.layers.N.`, and train again.",
-        ),
         "no-target": Symptom.error(
             "a key of lora_parameters.keys is no module of the base model",
             says="No module of the base model is called {names}: [mlx-lm passes over {unmatched} "
@@ -147,7 +130,6 @@ def settings(
     adapter: Adapter | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
-    stated: StatedConfig | None,
 ) -> Iterator[Sign]:
     if config.origin != "mlx-lm":
         raise DoesNotArise("the configuration is not one of mlx_lm.lora")
@@ -157,9 +139,6 @@ def settings(
         raise DoesNotArise("the run was made, and not by mlx_lm.lora itself")
     yield from _keys(config)
     yield from _out_of_range(config)
-    yield from _of_one_layer(config, base)
-    if stated is not None and by_mlx_lm(config):
-        yield from _overridden(config, stated)
     # mlx-lm refuses settings before it trains.
     if not has_trained:
         yield from _refused(config, base)
@@ -167,16 +146,6 @@ def settings(
         yield from _files(config, dataset)
     if planned is not None or has_trained:
         yield from _targets(config, base)
-
-
-def _overridden(config: TrainingConfig, stated: TrainingConfig) -> Iterator[Sign]:
-    """What the run was made on, where its configuration file names something else."""
-    for key in ("data", "model"):
-        meant, used = stated.values.get(key), config.values.get(key)
-        # The same folder may be named from another one.
-        if meant and used and Path(str(meant)).name != Path(str(used)).name:
-            names = {"key": key, "meant": quoted(str(meant)), "used": quoted(str(used))}
-            yield Sign("overridden", {**names, "file": stated.path.name}, where=key)
 
 
 def _keys(config: TrainingConfig) -> Iterator[Sign]:
@@ -295,16 +264,6 @@ def _files(config: TrainingConfig, dataset: Dataset | None) -> Iterator[Sign]:
     if older and config.resume_adapter_file is None:
         measured = {"folder": quoted(folder), "files": some_of(older)}
         yield Sign("older-adapter", measured, where="adapter_path")
-
-
-def _of_one_layer(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    """Keys of `lora_parameters` that are full names of modules."""
-    layers = base.num_layers if base is not None else None
-    single = [key for key in config.keys or () if _OF_ONE_LAYER.search(key)]
-    if single and layers and len(single) < layers and config.fine_tune_type != "full":
-        figures: dict[str, Measurement] = {"keys": len(single), "layers": layers}
-        figures["example"] = quoted(single[0])
-        yield Sign("single-modules", figures, where="lora_parameters.keys")
 
 
 def _targets(config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:

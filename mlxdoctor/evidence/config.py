@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from mlxdoctor.evidence.kind import Missing, NotThere, RunView
+from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_DEFAULTS, MLX_LM_LORA_DEFAULTS
 from mlxdoctor.evidence.source import Sniffed, Source, read_json_object
 from mlxdoctor.evidence.yaml_file import read_yaml_object
@@ -291,14 +291,3 @@ class TrainingConfig:
         if self.alpha is None or not self.rank or self.rank < 0:
             return None
         return self.alpha / (math.sqrt(self.rank) if self.values.get("use_rslora") else self.rank)
-
-
-class StatedConfig(TrainingConfig):
-    """The configuration file beside a run whose own, saved by the trainer, says all of it."""
-
-    @classmethod
-    def find(cls, run: RunView) -> "StatedConfig":
-        """The file that was given to the trainer, if it lies there."""
-        if run.files.settings is None:
-            raise NotThere("no configuration file lies beside the one that the trainer saved")
-        return cls.read(run.files.settings)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.cases.workshop import DATA, copied_run
+from fixtures.lab.cases.workshop import copied_run
 from mlxdoctor.finding import Finding, Outcome
 from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.run import Run
@@ -140,15 +140,6 @@ def test_keys_that_name_no_module() -> None:
     assert "passes over 1 of 2 keys" in some.message
 
 
-def test_keys_that_name_modules_of_one_layer(tmp_path: Path) -> None:
-    keys = ["model.layers.2.self_attn.q_proj", "model.layers.2.self_attn.v_proj"]
-    single = only(lora_parameters={**LORA, "keys": keys})
-    assert code(single) == "single-modules"
-    assert "names 2 modules by full names" in single.message
-    every = [f"model.layers.{i}.self_attn.q_proj" for i in range(4)]
-    assert outcome(lora_parameters={**LORA, "keys": every}).findings == ()
-
-
 def test_files_that_are_there_and_files_that_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,16 +195,3 @@ def test_of_a_run_that_trained_the_keys_are_asked_and_nothing_that_mlx_lm_took(
     assert trained(tmp_path / "c", lr=3e-4, learning_rate=3e-4) == []
     keys = ["self_attn.q_proj", "self_attn.qkv_proj"]
     assert trained(tmp_path / "d", lora_parameters={**LORA, "keys": keys}) == ["no-target warning"]
-
-
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [("/elsewhere/{data}", []), ("other", ["overridden warning"])],
-)
-def test_what_the_command_line_put_before_the_file(
-    tmp_path: Path, named: str, expected: list[str]
-) -> None:
-    (tmp_path / "lora.yaml").write_text(f"data: {named.format(data=DATA.name)}\niters: 100\n")
-    copied_run(tmp_path / "adapters")
-    signs = settings.run(Run.discover([tmp_path], allow_model=False)).findings
-    assert [f"{code(sign)} {sign.severity}" for sign in signs] == expected
