@@ -33,7 +33,7 @@ from mlxdoctor.engines.text import in_common, is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.asked_again import KEPT, TWICE, Asked, AskedAgain
+from mlxdoctor.models.asked_again import KEPT, Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -53,11 +53,8 @@ _BY_CHANCE = 0.25
 _CUT, _CUT_TO = 0.5, 0.8
 #: Fewest tokens that show a temperature, and of these that are not the likeliest; the highest that
 #: is usual; least p-value of draws (0.08 in eight runs, below 0.04 in 15 of 19 whose answers are
-#: others'), and one that no draws have; share of tokens that are not the likeliest at a high
-#: temperature (0.56 and more in six runs drawn at 1.5 to 3).
-_TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT, _HOT = 40, 5, 1.2, 0.05, 0.001, 0.3
-#: Ways of asking that are signs of their own.
-_CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
+#: others'), and one that no draws have.
+_TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
 
 
 @check(
@@ -74,8 +71,8 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
         "of-neither": Symptom.warning(
             "the recorded answers are neither model's",
             says="Of {prompts:* recorded answer} {tuned} are as the tuned model answers, and "
-            "{base} as the base model does: another model was asked, or this one with words or "
-            "tokens forced on it, or after other prompts.",
+            "{base} as the base model does: another model was asked, or this one at a high "
+            "temperature, with words or tokens forced on it, or after other prompts.",
             expected="answers that begin as the tuned model's do, sampled or not",
             fix="Answer the prompts again with this adapter on its base model, with nothing put "
             "before the answers and no token forbidden.",
@@ -105,20 +102,6 @@ _CODES = {TWICE: "applied-twice", KEPT: "behind-others"}
             expected="answers that begin and end where the model's do",
             fix="Answer again with a higher limit (`mlx_lm.generate --max-tokens`, which is 100 "
             "where nothing is said), and look at what the answers pass before they are written.",
-        ),
-        "high-temperature": Symptom.error(
-            "the recorded answers were drawn at a high temperature",
-            says="The recorded answers are draws of the tuned model at a temperature of "
-            "{temperature:.2f}: {others} of their {tokens:* token} are not its likeliest.",
-            expected="answers drawn at a temperature of 1 at most",
-            fix="Answer again at a temperature of 0.",
-        ),
-        "applied-twice": Symptom.error(
-            "the adapter was applied twice when the answers were recorded",
-            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
-            "{tuned} as those of base and adapter.",
-            expected="answers of the base model with the adapter on it once",
-            fix="Serve the base with the adapter, or the fused model without it.",
         ),
         "behind-others": Symptom.error(
             "each recorded prompt was asked behind the ones before it",
@@ -156,9 +139,6 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     # Of a model that changed little the base's answers may be draws as well.
     is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
     sign = sign or (None if is_base else _drawn(asked.draws))
-    if isinstance(sign, Sign) and sign.symptom == "high-temperature":
-        # Draws that are right more often than not were not spoiled by it.
-        sign = sign if 2 * len(telling) >= len(apart) else None
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}
@@ -236,8 +216,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        codes = (code for begun, code in _CODES.items() if way.startswith(begun))
-        code = next(codes, "asked-otherwise")
+        code = "behind-others" if way.startswith(KEPT) else "asked-otherwise"
         otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:
@@ -272,16 +251,14 @@ def _is_cut(item: Asked) -> bool:
     return is_begun and (goes_on or is_finished(own) > is_finished(recorded))
 
 
-def _drawn(draws: Draws | None) -> Sign | Seen | None:
+def _drawn(draws: Draws | None) -> Seen | None:
     """Whether the answers were drawn from the tuned model, and at a temperature that is usual."""
     if draws is None or draws.count < _TOKENS or draws.others < _DRAWN or draws.p_value < _FITS:
         return None
-    figures: dict[str, Measurement] = {"temperature": draws.temperature}
-    figures |= {"others": draws.others, "tokens": draws.count, "p_value": draws.p_value}
-    if draws.least_temperature > _USUAL and draws.others >= _HOT * draws.count:
-        return Sign("high-temperature", figures)
     if draws.least_temperature > _USUAL:
         return None
+    figures: dict[str, Measurement] = {"temperature": draws.temperature}
+    figures |= {"others": draws.others, "tokens": draws.count, "p_value": draws.p_value}
     says = "The recorded answers are draws of the tuned model at a temperature of "
     return Seen(says + "{temperature:.2f}.", figures)
 

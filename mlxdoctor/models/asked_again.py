@@ -14,7 +14,7 @@ from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.forward import LOGIT_BYTES, answer, require_tokens
 from mlxdoctor.models.generations import Generation, RecordedGenerations, produce
-from mlxdoctor.models.load import LoadedModels, applied_twice, end_tokens
+from mlxdoctor.models.load import LoadedModels, end_tokens
 from mlxdoctor.models.prompts import (
     PLAIN_FORMATS,
     Prompt,
@@ -29,9 +29,7 @@ from mlxdoctor.models.prompts import (
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
-#: A way of asking that is none of the prompt's.
-TWICE = "with the adapter applied twice"
-#: And one that has the prompts and answers before it in a cache; tokens of these at most.
+#: A way of asking that has the prompts and answers before it in a cache; tokens of these at most.
 KEPT, HISTORY = "after the prompts and answers before it", 1024
 #: Tokens of such an answer, at most: what was really said is what the next prompt stands behind.
 TOKENS_IN_A_CACHE = 64
@@ -199,10 +197,7 @@ class _Asker:
             ways[way] = self.answers(asking)
             if _alike(asked, ways[way]) >= MOST * len(asked):
                 return ways
-        beside = self.run.files.adapter if self.run.files.tuned is not None else None
         usual = prompts[: len(asked)]
-        with applied_twice(self.models, beside) as is_possible:
-            ways[TWICE] = self.answers(usual) if is_possible else []
         # A loop that stops at the end token does not read it.
         for way, ended in ((KEPT, True), (f"{KEPT}, no end token read", False)):
             if not any(_alike(asked, answers) >= MOST * len(asked) for answers in ways.values()):

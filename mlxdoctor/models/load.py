@@ -145,33 +145,6 @@ def load(
     return models
 
 
-@contextmanager
-def applied_twice(models: LoadedModels, adapter: Path | None) -> Iterator[bool]:
-    """With the adapter's update in the tuned model twice, as on one that it was fused into.
-
-    Args:
-        adapter: a fused model's, which is put on it; None where there is none.
-
-    Yields:
-        Whether that can be done: not with whole weights, or without a fused model's adapter.
-    """
-    model = models.select("tuned")
-    modules = [module for _, module in model.named_modules() if "lora_b" in module]
-    failure, select = None, None
-    if not modules and adapter is not None:
-        file = adapter / ADAPTER_FILE if adapter.is_dir() else adapter
-        failure, select = _with_lora(model, file)
-    for module in modules:
-        module.scale *= 2
-    try:
-        yield bool(modules) or (select is not None and failure is None)
-    finally:
-        for module in modules:
-            module.scale /= 2
-        if select is not None:
-            select("base")
-
-
 def _with_lora(model: Any, file: Path) -> tuple[str | None, Callable[[Which], Any]]:
     from mlx.utils import tree_unflatten
 
