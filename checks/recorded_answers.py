@@ -216,7 +216,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        code = "behind-others" if way.startswith(KEPT) else "asked-otherwise"
+        code = "behind-others" if way == KEPT else "asked-otherwise"
         otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:

@@ -197,17 +197,11 @@ class _Asker:
             ways[way] = self.answers(asking)
             if _alike(asked, ways[way]) >= MOST * len(asked):
                 return ways
-        usual = prompts[: len(asked)]
-        # A loop that stops at the end token does not read it.
-        for way, ended in ((KEPT, True), (f"{KEPT}, no end token read", False)):
-            if not any(_alike(asked, answers) >= MOST * len(asked) for answers in ways.values()):
-                ways[way] = self._in_one_cache(asked, usual, ended=ended)
+        ways[KEPT] = self._in_one_cache(asked, prompts)
         return ways
 
-    def _in_one_cache(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, ended: bool = True
-    ) -> list[str]:
-        """Answers to each prompt behind those before it and their answers, `ended` or not."""
+    def _in_one_cache(self, asked: Sequence[Asked], prompts: Sequence[Prompt]) -> list[str]:
+        """Answers to each prompt behind those before it and their answers."""
         before: list[int] = []
         texts: list[str] = []
         for each, prompt in zip(asked, prompts, strict=False):
@@ -223,8 +217,7 @@ class _Asker:
             if texts[-1].strip() != recorded:
                 encoded = self.tokenizer.encode(recorded, add_special_tokens=False)
                 own = (*encoded, *self.ends[:1])
-            read = own if ended else (token for token in own if token not in self.ends)
-            before += [*prompt.tokens, *read]
+            before += [*prompt.tokens, *own]
         return texts
 
 
