@@ -13,15 +13,13 @@ How it is measured. The unit is the prompt. An answer counts as one token when r
 token make up nearly all of it, as a loop when its end repeats with a fixed period or most 4-grams
 repeat (seq-rep-4, Welleck et al. 2020), as a handful of tokens when at most a quarter of them are
 distinct or one is half of it. It never ends when it reached the length limit without the end token
-and is longer than the expected one. Where the base model does so too, the limit may be too short.
-It is then reported only where most expected answers take at most half of the limit, and where the
-model learned the rows but does not expect their end token. The share of prompts, with its Wilson
-interval, is compared with the base model on the same prompts: exact McNemar, or, with few prompts,
-a sequential test (5% against 50%, false alarms 0.1%), which with fewer than 8 can show a fault but
-not that there is none. An answer that is one token 24 times over needs no statistic: it is an error
-if at least half of the few prompts get one, and neither the base model nor the data have such an
-answer. Every different pair of neighbouring tokens is looked up among those 1, 2, 3 or 4 places
-apart in the rows.
+and is longer than the expected one. Where the base model does so too, the limit may be too short,
+and nothing is said. The share of prompts, with its Wilson interval, is compared with the base model
+on the same prompts: exact McNemar, or, with few prompts, a sequential test (5% against 50%, false
+alarms 0.1%), which with fewer than 8 can show a fault but not that there is none. An answer that is
+one token 24 times over needs no statistic: it is an error if at least half of the few prompts get
+one, and neither the base model nor the data have such an answer. Every different pair of
+neighbouring tokens is looked up among those 1, 2, 3 or 4 places apart in the rows.
 
 When it is wrong. Data whose right answers are repetitive (tables, padding, sequences of
 digits) makes a sound model look collapsed where its answers are none of the rows' own, which are
@@ -49,7 +47,7 @@ from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
-from mlxdoctor.judge.learned import LEARNED, LIKELY, change, is_likely, region
+from mlxdoctor.judge.learned import LIKELY, change, is_likely
 from mlxdoctor.measure.text.outputs import (
     SPECIAL_TEXT,
     Output,
@@ -61,7 +59,7 @@ from mlxdoctor.measure.text.outputs import (
 )
 from mlxdoctor.measure.text.statistics import AGAINST_BASE, BROKEN_SHARE, Rate, is_raised, too_few
 from mlxdoctor.models.generations import Generations
-from mlxdoctor.models.losses import ENOUGH_ROWS, TokenLosses
+from mlxdoctor.models.losses import TokenLosses
 from mlxdoctor.safety.quoting import quoted
 
 #: Fewest different pairs of tokens that are judged (a loop of three has three), and the largest
@@ -76,16 +74,12 @@ _LONGER = 1.2
 #: to judge by: at most 0.42 in 64 runs with the finding; 0.6 in two sound DPO runs with longer
 #: answers.
 _CUT_SHORT = 0.5
-#: Tokens of an expected answer with its end, in length limits, where there was room for it; and
-#: least share of prompts with such an answer where the limit is not too short: 21 of 24 in a run
-#: that never learned its end.
-_ROOM, _WITH_ROOM = 0.5, 0.75
 #: From the worst form to the mildest: only the worst is reported.
 _COLLAPSED = ("token-zero", "single-token", "few-tokens", "special-tokens")
 
 
-def _symptom(meaning: str, what: str, expected: str, fix: str, more: str = "") -> Symptom:
-    says = f"The tuned model {what}; {AGAINST_BASE}.{more}"
+def _symptom(meaning: str, what: str, expected: str, fix: str) -> Symptom:
+    says = f"The tuned model {what}; {AGAINST_BASE}."
     return Symptom.warning(meaning, says=says, expected=expected, fix=fix)
 
 
@@ -140,7 +134,6 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "{prompts:* prompt}",
             "the end token after the answer",
             "Check that every training row ends with the token that ends generation.",
-            "[ Of the expected answers, {with_room} take at most half of the limit.]",
         ),
         "skips-tokens": Symptom.error(
             "the answers join tokens that are two or more apart in the training rows",
@@ -310,32 +303,17 @@ def _endless(
     compared = losses.compared if losses is not None else ()
     after = change(compared, lambda row: row.end_after_answer)
     expects_none = after.is_enough and not is_likely(after.tuned, LIKELY)
-    # The limit is too short if it cuts the answers of both models, unless there was room enough.
-    cuts_both = min(share.base or 0, share.tuned) > _CUT_SHORT * share.prompts
-    with_room = {"with_room": _with_room(judged, tokenizer)} if cuts_both else {}
-    had_room = with_room.get("with_room", 0) >= _WITH_ROOM * share.prompts
-    ending = [row for row in compared if Role.END in row.roles]
-    has_learned = len(ending) >= ENOUGH_ROWS and region(ending, Role.ANSWER).fell(LEARNED)
-    if cuts_both and not (had_room and expects_none and has_learned):
+    # The limit is too short if it cuts the answers of both models.
+    if min(share.base or 0, share.tuned) > _CUT_SHORT * share.prompts:
         why = f"the length limit cuts {share.base} of {share.prompts} of the base's, too"
         yield Unsought(("never-ends",), why)
-    elif cuts_both or is_raised(share):
+    elif is_raised(share):
         knows_length = typical is not None or judged[0].item.expected is not None
         is_most = share.base is not None and share.interval.share >= BROKEN_SHARE
         # Whether it does not expect an end after the rows' answers, nor learned to.
-        is_sure = share.is_broken or (expects_none and after.gain <= 0) or cuts_both
+        is_sure = share.is_broken or (expects_none and after.gain <= 0)
         severity = Severity.ERROR if knows_length and is_most and is_sure else None
-        yield Sign("never-ends", {**share.measured, **with_room}, severity=severity)
-
-
-def _with_room(prompts: Sequence[OutputPair], tokenizer: Tokenizer | None) -> int:
-    """Prompts whose expected answer, with its end, is far shorter than the limit."""
-    wanted = [(pair.item.expected, pair.item.max_tokens) for pair in prompts]
-    return sum(
-        1 + len(tokenizer.encode(expected[:LONGEST], add_special_tokens=False)) <= _ROOM * limit
-        for expected, limit in wanted
-        if tokenizer is not None and expected is not None and limit is not None
-    )
+        yield Sign("never-ends", share.measured, severity=severity)
 
 
 def _skips(outputs: Sequence[Output], rows: SupervisedRows | None) -> Iterator[Sign | Unsought]:

@@ -201,46 +201,6 @@ def test_a_limit_that_cuts_most_of_the_base_too_is_too_short_to_tell(
     assert ("token-collapse.never-ends" not in found.unsought) is is_sought
 
 
-def with_losses(end: float = 5.0, answer: float = 0.5, end_role: Role = Role.END) -> TokenLosses:
-    """Of a base model with losses of 4.0, 9.0 on the end, and of a tuned one with these."""
-    rows = measured_rows(Losses(end=9.0), Losses(answer=answer, end=end), 16)
-    roles = np.where(rows[0].roles == Role.END, end_role, rows[0].roles)
-    return TokenLosses((), tuple(replace(row, roles=roles) for row in rows), 768)
-
-
-@pytest.mark.parametrize(
-    ("losses", "short", "hit"),
-    [
-        (with_losses(), 16, True),
-        # Enough of the expected answers, of 7 tokens and an end, have room in half of the limit.
-        (with_losses(), 12, True),
-        (with_losses(), 11, False),
-        # It expects the end, only not after its own answers.
-        (with_losses(end=0.68), 16, False),
-        (with_losses(end=0.71), 16, True),
-        # It did not learn the rows, or they have no end.
-        (with_losses(answer=3.01), 16, False),
-        (with_losses(answer=2.99), 16, True),
-        (with_losses(end_role=Role.OTHER), 16, False),
-        (None, 16, False),
-    ],
-)
-def test_where_there_was_room_to_end_the_base_is_no_excuse(
-    losses: TokenLosses | None, short: int, hit: bool
-) -> None:
-    tokenizer = Tokenizer.read(BASE)
-    assert len(tokenizer.encode("." * 7, add_special_tokens=False)) == 7
-    both = answers([LONG] * 16, [LONG] * 16)
-    items = [
-        replace(item, expected="." * (7 if i < short else 8)) for i, item in enumerate(both.items)
-    ]
-    found = outcome(token_collapse, replace(both, items=tuple(items)), losses, tokenizer)
-    said_so = [one for one in found.findings if one.code == "token-collapse.never-ends"]
-    figures = [(str(one.severity), one.measured["with_room"]) for one in said_so]
-    assert figures == [("error", short)] * hit
-    assert ("token-collapse.never-ends" in found.unsought) is not hit
-
-
 def test_answers_as_the_rows_have_them_are_no_collapse(tmp_path: Path) -> None:
     """A jingle of one syllable, that is what was asked for."""
     lines = [{"prompt": f"Song {at}?", "completion": "do " * 12} for at in range(20)]
