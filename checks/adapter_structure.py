@@ -13,27 +13,22 @@ beside the file. mlx-lm puts LoRA on the last `num_layers` layers and matches a 
 whole name within the layer; PEFT matches the end of the name. Missing modules are an error either
 where `mlx_lm.lora` itself wrote the configuration, or where the same module has factors in one
 adapted layer and none in another: mlx-lm treats all its layers alike. Without a base model the
-last `num_layers` layers are as many as the file may have, names are compared with those of all
-architectures that mlx-lm has, and the sizes of a block's modules are held against each other: what
-reads the same vector has the same number of inputs in all of 79 architectures, and what leads back
-to it as many outputs.
+last `num_layers` layers are as many as the file may have, and the sizes of a block's modules are
+held against each other: what reads the same vector has the same number of inputs in all of 79
+architectures, and what leads back to it as many outputs.
 
 When it is wrong. Base models that MLX did not write are renamed while they are loaded; then a name
-that is not found is a warning only, as are names of an architecture that came after this release
-of mlx-lm. A trainer of one's own may load its adapters in its own way. A file that was named by
-itself may have its configuration elsewhere, which is a note only.
+that is not found is a warning only. A trainer of one's own may load its adapters in its own way. A
+file that was named by itself may have its configuration elsewhere, which is a note only.
 
 What to do. Name the base model that the adapter was trained on. Write the configuration as it was
 in training; rename or convert the tensors (`mlxdoctor convert`), which `mlxdoctor inspect` shows;
 then load it once with mlx-lm.
 """
 
-import json
 import math
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
@@ -49,7 +44,6 @@ from mlxdoctor.measure.weights.lora_targets import (
     unmatched_keys,
 )
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.tables import shipped_text
 
 #: The file that mlx-lm reads.
 _FILE = FILE_NAMES[0]
@@ -156,16 +150,6 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             expected=f"{_FILE} with mlx-lm's names, and its {CONFIG_NAME}",
             fix=f"convert it with `mlxdoctor convert`, or call the file {_FILE}",
         ),
-        "unknown-names": Symptom.warning(
-            "no architecture of mlx-lm has modules of these names",
-            says="[{stacked} of {modules} modules have names that only stacked experts have in "
-            "mlx-lm, such as {example}, and factors of one matrix|{unknown} of {modules} modules "
-            "have names that no architecture of mlx-lm has, such as {example}|No architecture of "
-            "mlx-lm has modules of all of the {modules} names]: unless the base model is of "
-            "another kind, they are not loaded.",
-            expected="names of the base model's modules",
-            fix="rename the tensors to the base model's names",
-        ),
     },
     rerun_symptom=True,
 )
@@ -212,8 +196,6 @@ def _as_mlx_lm_loads(
         return
     if not (adapter.is_loose or name == _FILE or CHECKPOINT_NAME.match(name)):
         yield Sign("another-format", {"file": name}, where=name)
-    if base is None:
-        yield from _names_of_no_architecture(adapter)
     try:
         # mlx-lm reads the configuration beside the adapter, and no other.
         beside = TrainingConfig.beside(adapter.path)
@@ -238,36 +220,6 @@ def _as_mlx_lm_loads(
         counts = {"refused": len(names), "tensors": max(len(adapter.modules), len(names))}
         shown = {"examples": some_of(names, 2), "reason": reason}
         yield Sign("tensors-refused", {**counts, **shown}, where=some_of(names))
-
-
-@cache
-def _known_names() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
-    """Names of modules, with `#` for a number -> the architectures that have them.
-
-    And the names that always are of experts stacked in one tensor.
-    """
-    values = json.loads(shipped_text("mlxdoctor.evidence", "module_names.json"))
-    names = {name: frozenset(families) for name, families in values["names"].items()}
-    return names, frozenset(values["experts"])
-
-
-def _names_of_no_architecture(adapter: Adapter) -> Iterator[Sign]:
-    """Names that no single architecture of mlx-lm has."""
-    architectures, experts = _known_names()
-    patterns = [(module, re.sub(r"\.\d+(?=\.|$)", ".#", module.name)) for module in adapter.modules]
-    stacked = [module for module, name in patterns if name in experts and module.experts is None]
-    unknown = [module for module, name in patterns if name not in architectures]
-    sets = [architectures[name] for _, name in patterns if name in architectures]
-    if not stacked and not unknown and frozenset.intersection(*sets):
-        return
-    examples = stacked or unknown
-    figures: dict[str, Measurement] = {
-        "modules": len(patterns),
-        "stacked": len(stacked) or None,
-        "unknown": len(unknown) or None,
-        "example": examples[0].name if examples else None,
-    }
-    yield Sign("unknown-names", figures, _named(examples or adapter.modules))
 
 
 def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:

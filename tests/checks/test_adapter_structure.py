@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Outcome, Status
 from mlxdoctor.run import Run
-from tests.conftest import FIXTURES, ROOT, check_called
+from tests.conftest import FIXTURES, check_called
 from tests.edits import Tensors, change_tensors
 from tests.given import WRITTEN, outcome, severities
 from tests.weight_files import MLX_CONFIG, lora, save, write_config
@@ -368,35 +368,11 @@ def old_name(folder: Path) -> None:
         (setting("lora.scale", 0), "scale-zero error"),
         (setting("lora.scale", -20.0), "scale-impossible error"),
         (setting("lora.scale", float("nan")), "scale-impossible error"),
-        (renamed("model.layers", "transformer.h"), "unknown-names warning"),
-        (renamed("model.layers", "base_model.model.model.layers"), "unknown-names warning"),
-        (renamed("q_proj", "query"), "unknown-names warning"),
-        # Each name is that of some architecture, and all of them together of none.
-        (renamed("self_attn.q_proj", "self_attn.query_key_value"), "unknown-names warning"),
-        # Names of experts with factors of one matrix.
-        (renamed("mlp.", "mlp.switch_mlp."), "unknown-names warning"),
     ],
 )
 def test_what_is_told_besides(tmp_path: Path, edit: Edit, expected: str) -> None:
     folder = edited(tmp_path / "run", edit)
     assert severities(loading(folder)) == dict([expected.split()])
-    # The base model itself tells more.
-    assert "unknown-names" not in severities(loading(folder, BASE))
-
-
-@pytest.mark.slow
-def test_the_known_names_are_those_of_the_mlx_lm_that_is_installed() -> None:
-    import mlx_lm
-    import mlx_lm.models
-
-    from fixtures.lab.families import known
-
-    written = json.loads((ROOT / "mlxdoctor" / "evidence" / "module_names.json").read_text())
-    if written["mlx-lm"] != mlx_lm.__version__:
-        pytest.skip(f"they are those of {written['mlx-lm']}: python -m fixtures.lab.families")
-    names, experts = known(Path(mlx_lm.models.__path__[0]))
-    assert written["names"] == names
-    assert written["experts"] == experts
 
 
 def test_another_file_name_and_another_format(tmp_path: Path) -> None:
