@@ -1,11 +1,15 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fixtures.lab.cases.workshop import copied_run
+from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.tuned_model import base_name
 from mlxdoctor.measure.weights.adapter_facts import factor_facts
+from tests.conftest import FIXTURES, HEALTHY
 from tests.weight_files import lora, save
 
 Q = "model.layers.3.self_attn.q_proj"
@@ -84,3 +88,27 @@ def test_incomplete_pairs(tmp_path: Path) -> None:
 )
 def test_wrapped_weights_have_the_base_models_name(name: str, expected: str) -> None:
     assert base_name(name) == expected
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A configuration whose base model and rows are at hand, and no weights."""
+    made = copied_run(tmp_path / "run")
+    for name in ("adapters.safetensors", "train.log"):
+        (made / name).unlink()
+    return made
+
+
+def test_a_link_to_nothing_is_unreadable(folder: Path) -> None:
+    (folder / "adapters.safetensors").symlink_to("../blobs/0123abcd")
+    report = diagnose([folder], allow_model=False)
+    assert any("adapters.safetensors" in one for one in report.unreadable)
+
+
+def test_of_two_files_the_one_that_mlx_lm_reads(folder: Path) -> None:
+    """PEFT's name comes first in the alphabet."""
+    shutil.copy(HEALTHY / "adapters.safetensors", folder)
+    shutil.copy(FIXTURES / "adapters" / "peft-written" / "adapter_model.safetensors", folder)
+    report = diagnose([folder], allow_model=False)
+    found = [Path(one.source).name for one in report.evidence if one.kind == "adapter"]
+    assert found == ["adapters.safetensors"]
