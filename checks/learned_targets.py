@@ -34,7 +34,6 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.finding import Seen, Severity, Sign, Symptom, Unsought
 from mlxdoctor.judge.learned import (
-    LEARNED,
     LIKELY,
     LossChange,
     change,
@@ -166,15 +165,6 @@ _END = (
             expected="the first token of the answer",
             fix="Look for empty answers and for end tokens used as padding in the loss.",
         ),
-        "start-unlearned": Symptom.error(
-            "the first token of the answers got worse, and the rest was learned",
-            says="The loss on the first token of the answers rose from {base_loss} to "
-            "{tuned_loss}, on the whole answers it fell from {answer_base_loss} to "
-            "{answer_tuned_loss}: in the training another token began them or stood before them, "
-            "or they bore no loss.",
-            expected="a first token that is learned with the rest",
-            fix="Encode each row as one conversation, not prompt and answer each by itself.",
-        ),
         "prompt-learned": Symptom.error(
             "the adapter learned the prompt, which was to be masked",
             says="The prompt was to be masked, but its loss fell from {base_loss} to {tuned_loss}, "
@@ -253,7 +243,6 @@ def learned_targets(
         yield from signs
     yield from _end_after_answer(rows)
     yield from _end_at_start(rows)
-    yield from _start(rows)
     if losses.mask_prompt:
         yield from _prompt(rows)
     yield from _answers(rows)
@@ -350,14 +339,6 @@ def _end_at_start(rows: Sequence[RowLosses]) -> Iterator[Sign]:
     was_likely, is_now = (is_likely(losses, LIKELY) for losses in (start.base, start.tuned))
     if start.is_enough and not was_likely and is_now and start.fell():
         yield Sign("end-token-everywhere", start.measured)
-
-
-def _start(rows: Sequence[RowLosses]) -> Iterator[Sign]:
-    """Whether the answers were learned, but for their first token."""
-    pairs = ((row.at_start("base"), row.at_start("tuned")) for row in rows)
-    first, answer = LossChange.of(pairs), region(rows, Role.ANSWER)
-    if first.is_enough and first.rose(LEARNED) and answer.fell(TO_LEARN):
-        yield Sign("start-unlearned", {**first.measured, **answer.losses("answer_")})
 
 
 def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:

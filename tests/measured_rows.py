@@ -20,7 +20,6 @@ class Losses:
 
     Attributes:
         shifted: on every token at another shift than the next; `at_shift` has others.
-        first: on the answer's first token; `answer` where it is None.
         end_at_start: of the end token where the answer should begin.
         end_after_answer: of the end token after the answer; `end` where it is None.
         pads: pad id -> of it after the row, and of the same again; `padding` twice where empty.
@@ -31,7 +30,6 @@ class Losses:
     end: float = 4.0
     other: float = 4.0
     padding: float = 4.0
-    first: float | None = None
     shifted: float = 9.0
     at_shift: Mapping[int, float] = field(default_factory=dict)
     end_at_start: float = 9.0
@@ -49,8 +47,6 @@ class Losses:
             Role.OTHER: self.other,
         }
         following = np.array([by_role[Role(role)] for role in ROLES[1:]], np.float32) + noise
-        if self.first is not None:
-            following[PROMPT - 1] = self.first
         elsewhere = {
             shift: np.full(len(ROLES) - shift, self.at_shift.get(shift, self.shifted), np.float32)
             for shift in (0, 2, 3)

@@ -96,12 +96,6 @@ class RowLosses:
         assert losses is not None, "the row was not measured with the tuned model"
         return losses
 
-    def at_start(self, which: Which) -> float:
-        """One model's loss on the last answer's first token, nats; NaN without one."""
-        at = self.prompt_length - 1
-        losses = self.of(which).next
-        return float(losses[at]) if 0 <= at < len(losses) else math.nan
-
     def mean(self, which: Which, role: Role, shift: int = 1) -> float:
         """One model's mean loss at a shift over the targets of one role, nats; NaN without any."""
         at_shift = self.of(which).shifted[shift]

@@ -90,10 +90,6 @@ SHIFTED = {"wrong-shift-learned", "answers-worse"}
         # It is expected at once.
         (replace(SOUND, end_at_start=0.6), {"end-token-everywhere"}),
         (replace(SOUND, end_at_start=0.7), {}),
-        # The first token of the answers got worse, and the rest better.
-        (replace(SOUND, first=4.1), {"start-unlearned"}),
-        (replace(SOUND, first=3.9), {}),
-        (replace(SOUND, first=4.1, answer=2.8), {}),
         (replace(SOUND, prompt=3.1, answer=3.0), {}),
         (replace(SOUND, prompt=0.2), {}),
         (BASE, {"nothing-learned"}),
