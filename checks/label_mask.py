@@ -27,9 +27,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.evidence.chat_template import TemplateFailure
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import Dataset, Split
 from mlxdoctor.evidence.supervision import Role, SupervisedRow, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.training_log import TrainingLog
@@ -70,13 +68,6 @@ _PADDED = 0.01
             "answer should begin: the template leaves the answers out.",
             expected="rows that hold their answers",
             fix="use the chat template that the base model came with",
-        ),
-        "prompt-left-out": Symptom.error(
-            "the chat template leaves messages out",
-            says="{messages} messages of the role {role} in {examined:* row}, such as {example}, "
-            "are not in the text that the chat template makes: the model never reads them.",
-            expected="every message in the text that is trained on",
-            fix="use a chat template that writes every message, or put all of it into the question",
         ),
         "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",
@@ -142,13 +133,9 @@ def label_mask(
     config: TrainingConfig | None,
     tokenizer: Tokenizer | None,
     log: TrainingLog | None,
-    dataset: Dataset | None,
 ) -> Iterator[Sign]:
     if not rows.rows:
         raise Inconclusive("none of the rows examined could be tokenized")
-    split = dataset.splits.get(rows.split) if dataset is not None else None
-    if split is not None and tokenizer is not None:
-        yield from _not_written(rows, split, tokenizer)
     if rows.empty_batches:
         yield _empty_batches(rows, config, log)
     has_questions = any(row.prompt_length for row in rows.rows)
@@ -180,30 +167,6 @@ def label_mask(
     padded = sum(row.count() - len(row.targets) for row in rows.rows)
     if padded >= max(1, _PADDED * (targets + padded)):
         yield Sign("pad-target", {"share": padded / (targets + padded), "pad_id": rows.pad_id})
-
-
-def _not_written(rows: SupervisedRows, split: Split, tokenizer: Tokenizer) -> Iterator[Sign]:
-    """Messages before the answer that the template does not write; the same ones tell nothing."""
-    lost: dict[str, list[str]] = defaultdict(list)
-    for index in (row.index for row in rows.rows):
-        row = split.rows[index]
-        try:
-            messages = split.messages(row)
-            text = tokenizer.render(messages, row.get("tools"))
-        except (KeyError, TypeError, TemplateFailure):
-            continue
-        for message in messages:
-            content, role = message.get("content"), str(message.get("role"))
-            # What was thought before an answer, or given by a tool, may be written otherwise.
-            if not isinstance(content, str) or role not in ("system", "user"):
-                continue
-            if content.strip() not in text:
-                lost[role].append(content)
-    for role, contents in lost.items():
-        if len(set(contents)) > 1:
-            figures: dict[str, Measurement] = {"examined": len(rows.rows), "role": role}
-            figures |= {"messages": len(contents), "example": quoted(contents[0])}
-            yield Sign("prompt-left-out", figures)
 
 
 def _empty_batches(

@@ -8,7 +8,6 @@ from tests.checks.data_evidence import (
     DATA,
     chat,
     config_of,
-    conversation,
     log_of,
     model_copy,
     rows_of,
@@ -33,7 +32,6 @@ NO_ANSWER = (
     "{{ '<|im_start|>user\n' + message['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-NO_SYSTEM = NO_END.replace(" %}", " if m.role != 'system' %}", 1)
 LONG_OPENING = NO_END + "{% if add_generation_prompt %}" + "Think. " * 200 + "{% endif %}"
 NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
@@ -105,35 +103,6 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
     config = config_of(tmp_path, **values)
     rows = rows_of(write_data(tmp_path, train=rows), config)
     assert tell(rows, config)[1].get(symptom) == severity
-
-
-#: Takes the first message for a system message, whatever it is.
-NO_FIRST = (
-    "{% for m in messages[1:] %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("template", "system", "asked", "expected"),
-    [
-        (NO_SYSTEM, "Ticket {}", "Which?", "error"),
-        # It does no harm where they are all the same.
-        (NO_SYSTEM, "Ticket", "Which is {}?", None),
-        (NO_END, "Ticket {}", "Which?", None),
-        (NO_FIRST, "", "Which is {}?", "error"),
-        (NO_FIRST, "Be brief.", "Which is {}?", None),
-    ],
-)
-def test_a_template_that_leaves_messages_out(tmp_path, template, system, asked, expected):
-    turns = [("system", system)] * bool(system) + [("user", asked), ("assistant", "Rome.")]
-    told = [
-        conversation(*((role, text.format(number)) for role, text in turns)) for number in range(8)
-    ]
-    config, model = config_of(tmp_path), model_copy(tmp_path, template)
-    data = write_data(tmp_path, train=told)
-    said = tell(rows_of(data, config, model), config, Tokenizer.read(model), data)[1]
-    assert said.get("prompt-left-out") == expected
 
 
 @pytest.mark.parametrize(
