@@ -40,8 +40,6 @@ from mlxdoctor.measure.text.renames import how_to_rename, of_messages, roles_ren
 from mlxdoctor.measure.weights.lora_targets import by_mlx_lm
 from mlxdoctor.safety.quoting import quoted
 
-#: Names under which people keep a part of the prompt.
-_OF_PROMPTS = ("system", "system_prompt", "context", "instruction", "input", "passage", "document")
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 _ROWS = "one row a line, all in the first row's format"
 _error = partial(Symptom.error, expected=_ROWS)
@@ -133,13 +131,6 @@ _EMPTY_ROWS = 8
             "on whatever comes last.",
             fix="end every conversation with the assistant's answer",
         ),
-        "text-unread": Symptom.warning(
-            "rows have a text beside their prompts that mlx-lm does not read",
-            says="{lines} of {rows} rows of {file} have a text under {key}, in {values:* form}, "
-            "that is in no prompt: mlx-lm does not read it, and the model has never seen it.",
-            expected="prompts that hold all that their answers follow from",
-            fix="write the text into the prompt, or make `messages` with a system message of it",
-        ),
         "unknown-roles": _warning(
             "messages have roles that chat templates do not know",
             says="{lines} of {rows} rows have messages with unusual roles ({roles}), which chat "
@@ -227,8 +218,6 @@ def data_format(
     if train.format == "text" and config is not None and config.mask_prompt:
         yield _sign("mask-needs-messages", train, [], severity)
     yield from _conversations(train, tokenizer)
-    if not is_own:
-        yield from _unread(train)
 
 
 def _validation(
@@ -360,21 +349,6 @@ def _conversations(split: Split, tokenizer: Tokenizer | None) -> Iterator[Sign]:
         elif symptom == "empty-answers" and share >= _EMPTY_ERROR and len(affected) >= _EMPTY_ROWS:
             severity, measured = Severity.ERROR, {"share": share}
         yield _sign(symptom, split, affected, severity, **measured)
-
-
-def _unread(split: Split) -> Iterator[Sign]:
-    """Texts of rows under names of what belongs to a prompt, which differ and are not in it."""
-    read = set(split.features.needed.get(split.format, ()))
-    for key in _OF_PROMPTS if split.format in ("chat", "completions") else ():
-        texts = [row.get(key) for row in split.rows] if key not in read else []
-        lines = [
-            line
-            for line, text, pair in zip(split.line_numbers, texts, split.pairs, strict=False)
-            if isinstance(text, str) and text.strip() and text.strip() not in pair.prompt
-        ]
-        values = len({text for text in texts if isinstance(text, str)})
-        if 2 * len(lines) > len(split.rows) and values > 1:
-            yield _sign("text-unread", split, lines, key=key, values=values)
 
 
 def _is_empty(message: Message) -> bool:

@@ -100,13 +100,6 @@ ASKED = {"prompt": "ask", "completion": "b"}
             {"rows-refused": "error", "empty-prompts": "warning"},
         ),
         ([{"prompt": "a", "completion": ""}], {}, {"empty-answers": "warning"}),
-        ([{**ASKED, "system": name} for name in "xyz"], WRITTEN, {"text-unread": "warning"}),
-        # The same throughout, part of the prompt, or no part of one.
-        ([{**ASKED, "system": "x"}] * 3, WRITTEN, {}),
-        ([{**ASKED, "context": name} for name in "ask"], WRITTEN, {}),
-        ([{**ASKED, "source": name} for name in "xyz"], WRITTEN, {}),
-        # Another trainer may read it.
-        ([{**ASKED, "system": name} for name in "xyz"], {}, {}),
     ],
 )
 def test_what_mlx_lm_makes_of_rows(tmp_path, rows, values, codes):
