@@ -2,7 +2,8 @@
 
 What it finds. What ended the run, in the words of the log, with the file and line that an exception
 came from and what it means where that is known; a trainer's warnings of batches without a target,
-or of no data to validate on; and a log that ends before the iterations it announced.
+of rows that it cut, or of training rows that it validates on; and a log that ends before the
+iterations it announced.
 
 Why it matters. A run that broke off leaves its last checkpoint, not its last state, and what
 it would have become is unknown. The adapter file in the folder is then older than the log.
@@ -101,9 +102,6 @@ MAX_PARTS = 5
 UNFINISHED = 0.98
 #: Lines before the last report in which the bar of its step may be drawn.
 DRAWN = 2
-#: Nats of a training loss above which rows are not known by heart: a sound public run that said it
-#: validates on nothing ends at 1.75, and rows that were learned by heart end below 0.1.
-BY_HEART = 0.5
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
 #: What a crash shows as, most telling first: later kinds follow from earlier ones.
@@ -124,15 +122,6 @@ _TELLING = (
             "mx.maximum(mask.sum(), 1)",
             says="The trainer gave {warnings:* warning} of a batch that had nothing to learn (line "
             "{line} of the log): unless it guards the division, the mean of its loss is 0/0.",
-        ),
-        "nothing-to-validate-on": Symptom.warning(
-            "the trainer said that it found no validation data, and trained without",
-            "validation losses beside the training losses",
-            "move a tenth of the rows to valid.jsonl, and train again to see when the loss on them "
-            "stops falling",
-            says="The trainer said that it found no validation data (line {line} of the log), and "
-            "there is no validation loss: no figure of the log shows whether the model only "
-            "learned its rows by heart.",
         ),
         "validation-copied": Symptom.warning(
             "the training rows are validated on",
@@ -269,7 +258,7 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
 
 def _warned(log: TrainingLog) -> Iterator[Sign]:
     """What the trainer said of its rows."""
-    segment, notes = log.main, log.notes
+    notes = log.notes
     if notes.copied:
         first = notes.copied[0]
         yield Sign("validation-copied", {"line": first}, where=f"line {first}")
@@ -277,14 +266,6 @@ def _warned(log: TrainingLog) -> Iterator[Sign]:
         if lines:
             figures = {"warnings": len(lines), "line": lines[0]}
             yield Sign(code, figures, where=f"line {lines[0]}")
-    validation = segment.get("val_loss")
-    if notes.unvalidated and (validation is None or not len(validation)):
-        first, losses = notes.unvalidated[0], segment.get("train_loss")
-        # Of rows that are far from known nothing speaks for learning them by heart.
-        is_far = losses is not None and losses.facts.points > 0 and losses.facts.end > BY_HEART
-        severity = Severity.INFO if is_far else None
-        where = f"line {first}"
-        yield Sign("nothing-to-validate-on", {"line": first}, where=where, severity=severity)
 
 
 def _without_loss(log: TrainingLog) -> Iterator[Seen]:

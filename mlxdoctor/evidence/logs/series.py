@@ -223,7 +223,6 @@ class Notes:
         announced: (line, iterations) where a run said how long it is to be.
         run_marks: lines at which a trainer said that it starts.
         targetless: numbers of the lines that say a batch had nothing to learn.
-        unvalidated: numbers of the lines that say that there is nothing to validate on.
         copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
@@ -251,7 +250,6 @@ class Notes:
     saves: list[Save] = field(default_factory=list)
     failures: list[LogFailure] = field(default_factory=list)
     targetless: list[int] = field(default_factory=list)
-    unvalidated: list[int] = field(default_factory=list)
     copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
