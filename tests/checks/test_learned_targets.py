@@ -163,12 +163,8 @@ MASKED = {"mask_prompt": True}
         ),
         # What the base knows already is not there to be learned.
         (replace(BASE, answer=0.1), replace(BASE, answer=0.1), {}, {}),
-        (replace(BASE, answer=3.5), LOST, {}, {"base-broken": "error"}),
         # Whatever it knew, it learned these.
         (SOUND, LOST, {}, {"unlike-the-base": "info"}),
-        # It reads the prompts.
-        (replace(BASE, answer=3.5), replace(LOST, prompt=8.1), {}, {"unlike-the-base": "info"}),
-        (SOUND, replace(BASE, answer=float("inf")), {}, {"base-broken": "error"}),
         # A small sound base may be sure of other words, and then learn these.
         (SOUND, replace(BASE, answer=6.7), {}, {"unlike-the-base": "info"}),
         (SOUND, replace(BASE, answer=6.5), {}, {}),
@@ -201,10 +197,7 @@ def test_too_few_rows_decide_nothing() -> None:
     assert outcome(learned_targets, made(SOUND, rows=7)).status == "inconclusive"
 
 
-def test_a_refused_adapter_still_shows_the_base_model() -> None:
-    refused = replace(made(None, LOST), load_failure="ValueError: names")
-    found = outcome(learned_targets, refused)
-    assert [one.code for one in found.findings] == ["learned-targets.base-broken"]
+def test_a_refused_adapter_shows_nothing() -> None:
     assert outcome(learned_targets, replace(made(None), load_failure="x")).status == "inconclusive"
 
 
