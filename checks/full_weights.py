@@ -24,7 +24,6 @@ What to do. Lower the learning rate: full fine-tuning bears less than LoRA. For 
 model before the layers are converted, and throw the file away.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -34,7 +33,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought, some_of
-from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 
 #: Largest ‖W' − W‖/‖W‖ that is rounding, if the two files differ in precision: one unit in the last
 #: place of bfloat16.
@@ -73,7 +72,7 @@ _WARNING_CHANGE = 1.0
         "frozen-changed": Symptom.error(
             "weights that should be frozen have other values than the base model's",
             says="{changed} of {compared} weights that should be frozen differ from the base "
-            "model's, by up to {largest_relative_change:.3g} of their norm ({components}).",
+            "model's, by up to {largest_relative_change:.3g} of their norm.",
             expected="the base model's values, bit for bit but for rounding",
             fix="freeze the model before the layers are converted, and train again from the base",
         ),
@@ -154,10 +153,8 @@ def _frozen(changes: Sequence[WeightChange], tuned: TunedModel) -> Iterator[Sign
         yield Seen(said, {"compared": len(changes)})
         return
     names = sorted(relative, key=lambda name: -relative[name])
-    parts = Counter(component(name) for name in names).most_common()
     figures: dict[str, Measurement] = {"changed": len(names), "compared": len(changes)}
     figures["largest_relative_change"] = relative[names[0]]
-    figures["components"] = tuple(f"{part}: {count}" for part, count in parts)
     # A model may have been fused from another revision of the base.
     severity = None if tuned.from_adapter else Severity.WARNING
     yield Sign("frozen-changed", figures, where=some_of(names), severity=severity)

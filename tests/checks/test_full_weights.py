@@ -153,7 +153,7 @@ HALVES = {name: to_bfloat16(value) for name, value in WEIGHTS.items()}
     [
         (WEIGHTS, {}),
         (HALVES, {}),
-        (one_bit(NORM), {"changed": 1, "components": ("norms: 1",)}),
+        (one_bit(NORM), {"changed": 1}),
         (
             changed(f"{Q}.weight", 1.25 * WEIGHTS[f"{Q}.weight"]),
             {"largest_relative_change": pytest.approx(0.25, rel=1e-6)},

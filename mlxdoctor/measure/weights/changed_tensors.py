@@ -13,7 +13,7 @@ import numpy as np
 
 from mlxdoctor.engines.tensors import Change, change
 from mlxdoctor.evidence.adapter import Adapter, LoraModule
-from mlxdoctor.evidence.base_model import EMBEDDING_NAMES, BaseModel
+from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, stored
 from mlxdoctor.evidence.tensor import TensorRef
@@ -89,20 +89,6 @@ def weight_changes(
         yield from pool.map(lambda name: _compared(name, old[name], new[name]), names)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def component(name: str) -> str:
-    """Which part of a language model a tensor belongs to, by its name."""
-    for part, words in (
-        ("norms", ("norm",)),
-        ("embeddings", EMBEDDING_NAMES),
-        ("the head", ("lm_head",)),
-        ("attention", ("attn", "attention")),
-        ("feed-forward", ("mlp", "feed_forward", "experts", "moe", "ffn")),
-    ):
-        if any(word in name for word in words):
-            return part
-    return "other weights"
 
 
 def change_of(old: Stored, new: Stored) -> Change:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tuned_model import TunedModel
-from mlxdoctor.measure.weights.changed_tensors import WeightChange, component, weight_changes
+from mlxdoctor.measure.weights.changed_tensors import WeightChange, weight_changes
 from mlxdoctor.safety.errors import InputError
 from tests.weight_files import save, to_bfloat16
 
@@ -196,18 +196,3 @@ def test_a_quantised_copy_of_a_plain_model(tmp_path: Path) -> None:
     assert (found[Q].before, found[Q].after) == ("F32", "8-bit affine/64")
     assert 1e-4 < (found[Q].relative or 0) < 0.01
     assert found[NORM].status == "same"
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        (EMBEDDING, "embeddings"),
-        (Q, "attention"),
-        (NORM, "norms"),
-        ("lm_head.weight", "the head"),
-        ("model.layers.3.mlp.down_proj.weight", "feed-forward"),
-        ("x.weight", "other weights"),
-    ],
-)
-def test_components(name: str, part: str) -> None:
-    assert component(name) == part
