@@ -20,7 +20,6 @@ What to do. What the finding says: which keys or roles to rename to what, which 
 which lines to repair or remove.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -45,16 +44,6 @@ _ROWS = "one row a line, all in the first row's format"
 _error = partial(Symptom.error, expected=_ROWS)
 _warning = partial(Symptom.warning, expected=_ROWS)
 _FILL_IN = "remove these rows, or fill them in"
-#: Patterns of the reason why a row is refused, with the repair; the first match counts.
-_REPAIRS = {
-    "alternate": "let user and assistant take turns, beginning with the user: join two messages of "
-    "one role into one",
-    "(?i)system.*support|support.*system": "put the text of the system message at the start of the "
-    "first user's message",
-    "^its text is not": "write the text of every row as a string",
-    "limit template_seconds": "compare the chat template with the one that came with the base "
-    "model, and look for conversations of very many messages",
-}
 #: Share of empty answers below which they are a note: a few gaps in a column teach nothing.
 _EMPTY_NOTE = 0.02
 #: Share of empty answers for an error. A third of SQuAD 2.0's questions have no answer on purpose.
@@ -108,7 +97,7 @@ _EMPTY_ROWS = 8
         "rows-refused": _error(
             "rows cannot be tokenized",
             says="{lines} of {examined} rows cannot be tokenized: {reason}.",
-            fix="[{repair}|mlx-lm stops at such a row: repair or remove it]",
+            fix="[rename {renames}|mlx-lm stops at such a row: repair or remove it]",
         ),
         "no-template": Symptom.error(
             "the rows need a chat template, and the model has none",
@@ -302,10 +291,8 @@ def _refused(train: Split, rows: SupervisedRows, severity: Severity | None) -> I
     if refused:
         reason, lines = rows.refused[refused[0]], [train.line_numbers[index] for index in refused]
         renames = of_messages(train.rows[refused[0]].get(train.features.chat))
-        repairs = (fix for words, fix in _REPAIRS.items() if re.search(words, reason))
-        repair = f"rename {renames}" if renames else next(repairs, None)
         figures: dict[str, Measurement] = {"examined": rows.examined_rows, "reason": reason}
-        figures["repair"] = repair
+        figures["renames"] = renames
         yield _sign("rows-refused", train, lines, severity, **figures)
 
 

@@ -151,9 +151,7 @@ LOOP = "{% for n in range(9**5) %}" * 2 + "{{ n }}" + "{% endfor %}" * 2
 @pytest.mark.parametrize(
     ("template", "row", "fix"),
     [
-        (LOOP, ROW, "the chat template with the one that came with"),
-        ("{{ raise_exception('System role not supported') }}", ROW, "the first user's message"),
-        ("{{ raise_exception('roles must alternate') }}", ROW, "take turns"),
+        (LOOP, ROW, "repair or remove it"),
         ("{{ raise_exception('no') }}", ROW, "repair or remove it"),
         (
             None,
