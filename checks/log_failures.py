@@ -36,7 +36,7 @@ from mlxdoctor.check import check
 from mlxdoctor.evidence.training_log import LogFailure, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.judge.course import closing
-from mlxdoctor.judge.extent import extent, is_alone
+from mlxdoctor.judge.extent import extent
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
 _ENDED = "a log that ends with the final save"
@@ -155,9 +155,6 @@ def log_failures(log: TrainingLog) -> Iterator[Sign | Seen]:
     is_untold = segment.axis in ("row", "epoch") or (announced is None and drawn >= (reached or 0))
     if is_untold and is_open:
         reached, announced, unit, is_short = drawn, total, "step", True
-    epoch, epochs = _epochs(log)
-    if not is_short and epoch < UNFINISHED * epochs and not _is_summed_up(log):
-        reached, announced, unit, is_short = epoch, epochs, "epoch", True
     # What breaks off once the training is over is a later program, or a later cell.
     ended = sorted([*log.notes.ended, *log.notes.cells])
     ends = [line for line in ended if line > segment.last_line > 0 and not is_short]
@@ -208,19 +205,6 @@ def _reached(log: TrainingLog) -> int | None:
         places += [save.iteration for save in log.notes.saves if save.iteration is not None]
         places += [int(float(log.notes.header.get("global_step", 0)))]
     return max(places, default=None)
-
-
-def _epochs(log: TrainingLog) -> tuple[int, int]:
-    """The last epoch that the log has, of how many; zeros where it does not say."""
-    segment, stated = log.main, log.notes.header.get("epochs", "").replace(",", "")
-    counted = segment.finite("epoch").values
-    if segment.axis == "epoch":
-        ends = [series.iterations[[0, -1]] for series in segment.series.values()]
-        counted = np.array([np.min(ends), np.max(ends)], dtype=np.float64)
-    if not (stated.isdigit() and len(counted) and is_alone(log)):
-        return 0, 0
-    is_from_zero = counted[0] == 0.0 and bool(np.all(counted == np.rint(counted)))
-    return math.ceil(counted[-1]) + is_from_zero, int(stated)
 
 
 def _bar(log: TrainingLog) -> tuple[int, int, int]:
