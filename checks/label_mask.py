@@ -43,7 +43,6 @@ _FIX_LENGTH = (
 #: answers that are not cut. A few long rows do no harm.
 _SHARES = {
     "no-supervised-tokens": (0.0, 1.0),
-    "answer-left-out": (0.5, 0.5),
     "answers-truncated": (0.02, 0.5),
     "end-token-missing": (0.5, 0.95),
 }
@@ -61,13 +60,6 @@ _PADDED = 0.01
             "has {longest_prompt} tokens, and rows are cut after {max_seq_length}.",
             expected="every row has an answer within the sequence limit",
             fix=_FIX_LENGTH,
-        ),
-        "answer-left-out": Symptom.error(
-            "the chat template leaves the answers out",
-            says="{rows} of {examined} rows, written with the chat template, end where their "
-            "answer should begin: the template leaves the answers out.",
-            expected="rows that hold their answers",
-            fix="use the chat template that the base model came with",
         ),
         "empty-batch": Symptom.error(
             "a whole batch has no supervised token, so that its loss is 0/0",

@@ -145,11 +145,7 @@ class RowEncoder:
                 if self.mask_prompt:
                     raise
         earlier = self._earlier_answers(tokens, messages, answers, tools)
-        # What opens an answer may be longer than a short one.
-        is_left_out = to_answer and 0 < len(tokens) <= len(prompt)
-        if is_left_out:
-            is_left_out = tokens == self.tokenizer.apply_chat_template(messages[:-1], tools)
-        return self._finish(index, tokens, prompt, earlier, len(answers), is_left_out=is_left_out)
+        return self._finish(index, tokens, prompt, earlier, len(answers))
 
     def _earlier_answers(
         self, tokens: list[int], messages: Messages, answers: list[int], tools: Any
@@ -174,8 +170,6 @@ class RowEncoder:
         prompt: Sequence[int] = (),
         earlier: Sequence[tuple[int, int]] = (),
         answers: int = 0,
-        *,
-        is_left_out: bool = False,
     ) -> SupervisedRow:
         array = np.array(tokens, dtype=np.int32)
         roles = np.full(len(array), Role.PROMPT, dtype=np.int8)
@@ -192,7 +186,6 @@ class RowEncoder:
         bos = self.tokenizer.bos_token_id
         problems = {
             "no-supervised-tokens": len(targets) == 0,
-            "answer-left-out": is_left_out,
             "answers-truncated": bool(np.isin(roles[length:], (Role.ANSWER, Role.END)).any()),
             "end-token-missing": has_ends and Role.END not in targets,
             "offset-not-a-prefix": offset > 0 and not prefix_matches,

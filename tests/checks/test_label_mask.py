@@ -27,12 +27,6 @@ FINITE = log_of(train_loss=([10, 20], [2.0, 1.0]))
 BROKEN = log_of(train_loss=([10, 20], [2.0, float("nan")]))
 GEOGRAPHY = Dataset.read(DATA / "geography")
 NO_END = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-NO_ANSWER = (
-    "{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ '<|im_start|>user\n' + message['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-LONG_OPENING = NO_END + "{% if add_generation_prompt %}" + "Think. " * 200 + "{% endif %}"
 NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
 
@@ -109,10 +103,6 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
     ("template", "settings", "rows", "values", "symptom", "severity"),
     [
         (NO_END, {}, None, {}, "end-token-missing", "error"),
-        (NO_ANSWER, {}, None, {}, "answer-left-out", "error"),
-        (NO_END, {}, None, {}, "answer-left-out", None),
-        # What opens an answer is longer than the answers.
-        (LONG_OPENING, {}, None, {}, "answer-left-out", None),
         (NO_PREFIX, {}, None, {"mask_prompt": True}, "offset-not-a-prefix", "warning"),
         (NO_PREFIX, {}, None, {}, "offset-not-a-prefix", None),
         (None, {"bos_token": "<|im_start|>"}, "<|im_start|>", {}, "double-bos", None),
