@@ -48,8 +48,6 @@ from mlxdoctor.safety.errors import InputError
 #: The file that mlx-lm reads.
 _FILE = FILE_NAMES[0]
 _CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
-#: Modules that some models have in one layer and use in others, too.
-_SHARED = frozenset({"k_proj", "v_proj"})
 #: Modules of a block whose sizes must agree, with the side that must: q, k and v have the same
 #: input; gate and up have the same input and output, and down has these turned round.
 _SIDES = (
@@ -66,10 +64,8 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
     codes={
         "missing-modules": Symptom.warning(
             "modules that the configuration names have no factors",
-            says="[{missing} of the {expected} {what} that the configuration names have no factors|"
-            "{missing:* module} without factors, although the same block has them in other "
-            "layers].",
-            expected="factors for [all {expected} {what}|the same modules in every layer]",
+            says="{missing} of the {expected} {what} that the configuration names have no factors.",
+            expected="factors for all {expected} {what}",
             fix="check keys and num_layers against the trainer that was used, and that every "
             "trainable parameter was saved",
         ),
@@ -241,24 +237,21 @@ def _unmatched(adapter: Adapter, config: TrainingConfig, base: BaseModel | None)
 
 
 def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -> Iterator[Sign]:
-    """Modules without factors that are configured or that other layers have, or whole layers."""
+    """Modules without factors that are configured, or whole layers."""
     names: list[str] = []
-    what: str | None = "modules"
-    is_certain = False
+    what, is_certain = "modules", False
     targets = target_modules(config, base) if base is not None else None
     if base is not None and targets is not None:
         names, expected, is_certain = _missing_targets(targets, adapter, config, base)
         # Factors with names that the base does not have may be the missing ones.
         are_strange = any(not base.shape(module.name) for module in adapter.modules)
         missing = 0 if are_strange or len(names) == expected else len(names)
-    elif names := _lacking_siblings(adapter):
-        what, missing, expected = None, len(names), len(adapter.modules) + len(names)
     else:
         layers = {module.layer for module in adapter.modules} - {None}
         what, expected = "layers", 0 if config.is_default("num_layers") else config.num_layers or 0
         missing = max(expected - len(layers), 0) if layers else 0
     if missing:
-        figures = {"missing": missing, "expected": expected, "what": what}
+        figures: dict[str, Measurement] = {"missing": missing, "expected": expected, "what": what}
         severity = Severity.ERROR if is_certain else None
         yield Sign("missing-modules", figures, some_of(names) or None, severity=severity)
 
@@ -286,29 +279,6 @@ def _missing_targets(
     are_scattered = any(layer in layers and kind in kinds for layer, kind in map(layer_of, missing))
     is_of_mlx = config.origin == "mlx-lm" and base.is_mlx
     return missing, len(targets), is_of_mlx and (is_written or are_scattered)
-
-
-def _lacking_siblings(adapter: Adapter) -> list[str]:
-    """Modules without factors, although the same block has them in other layers.
-
-    Blocks of one name may be of several kinds, such as dense or of experts: only blocks with a
-    module in common are compared. Some layers share their keys and values.
-    """
-    blocks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for module in adapter.modules:
-        if module.layer is not None:
-            block, _, name = module.projection.rpartition(".")
-            blocks[block][module.layer].add(name)
-    lacking: list[tuple[int, str]] = []
-    for block, layers in blocks.items():
-        together: dict[str, set[str]] = defaultdict(set)
-        for names in set(map(frozenset, layers.values())):
-            for name in names:
-                together[name] |= names
-        for layer, own in layers.items():
-            usual = set[str]().union(*(together[name] for name in own))
-            lacking += [(layer, f"{block}.{name}") for name in usual - own - _SHARED]
-    return [f"layer {layer}: {name}" for layer, name in sorted(lacking)]
 
 
 def _block_sizes(adapter: Adapter) -> Iterator[Sign]:
