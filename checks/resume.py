@@ -34,9 +34,9 @@ from mlxdoctor.check import DoesNotArise, NotApplicable, check
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.other_runs import EarlierRun, PlannedRun, ResumedAdapter
+from mlxdoctor.evidence.other_runs import EarlierRun, PlannedRun, ResumedAdapter, ResumedConfig
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.finding import Measurement, Sign, Symptom, Unsought
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.weights.lora_targets import target_modules
 
 #: Nats that the earlier run must have gained for its end to tell.
@@ -75,6 +75,14 @@ _LOST = 0.15
             fix="Set lora_parameters.rank to {resumed_rank} and resume again, or leave "
             "resume_adapter_file out and start afresh with rank {rank}.",
         ),
+        "scale-differs": Symptom.info(
+            "the run goes on at another scale than the file was trained at",
+            "the same scale",
+            "set lora_parameters.scale to {resumed_scale:g}",
+            in_a_plan=Severity.WARNING,
+            says="{file}, which the run resumes from, was trained at scale {resumed_scale:g}, and "
+            "goes on at {scale:g}: what it learned counts {times:.2g} times as much.",
+        ),
         "from-the-base": Symptom.error(
             "the resumed run begins at the base model's loss, or far above the earlier run's end",
             says="The run was resumed where the validation loss had fallen from "
@@ -90,6 +98,7 @@ def resume(
     config: TrainingConfig,
     *,
     resumed: ResumedAdapter | None,
+    resumed_config: ResumedConfig | None,
     adapter: Adapter | None,
     base: BaseModel | None,
     planned: PlannedRun | None,
@@ -108,6 +117,10 @@ def resume(
         yield Unsought(("from-the-base",), "the log of this run or of the earlier one is not here")
     of_rank = list(_rank(resumed, adapter, config)) if resumed is not None else []
     yield from of_rank
+    before = resumed_config.scale if resumed_config is not None else None
+    if before and config.scale and before != config.scale and not of_rank:
+        scales = {"resumed_scale": before, "scale": config.scale, "times": config.scale / before}
+        yield Sign("scale-differs", {**scales, "file": resumed.path.name if resumed else named})
     taken = None if resumed is None else _taken(resumed, adapter, base, planned)
     if resumed is None or taken is None:
         if planned is None and not of_rank and earlier is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from mlxdoctor.evidence.adapter import Adapter
-from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, RunView
 from mlxdoctor.evidence.logs.series import Segment
 from mlxdoctor.evidence.run_files import iteration_in, resolve_file
@@ -44,6 +44,20 @@ class ResumedAdapter(Adapter):
         path = resolve_file(named, run.files.roots)
         if path is None:
             raise Missing(f"{named}, which it was resumed from, is not here")
+        return cls.read(path)
+
+
+class ResumedConfig(TrainingConfig):
+    """The configuration beside the file that was resumed from."""
+
+    kind: ClassVar[str] = "configuration resumed from"
+
+    @classmethod
+    def find(cls, run: RunView) -> Self:
+        path = run.need(ResumedAdapter).path.parent / CONFIG_NAME
+        own = run.files.config
+        if not path.is_file() or (own is not None and path.resolve() == own.resolve()):
+            raise Missing("the configuration of the run that was resumed from is not here")
         return cls.read(path)
 
 
