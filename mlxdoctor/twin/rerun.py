@@ -104,7 +104,6 @@ class AsConfigured:
             InputError: mlx-lm cannot be used here, or cannot read the rows.
         """
         from mlxdoctor.twin.prepared import parts_of
-        from mlxdoctor.twin.token_rows import encode as encode_rows
 
         base, dataset = run.need(BaseModel), run.need(Dataset)
         if says_how(run):
@@ -124,12 +123,9 @@ class AsConfigured:
         if (adapter := run.files.adapter) is not None:
             settings = replace(settings, adapter_path=str(_folder(adapter)))
         parts, tokenizer = parts_of(settings), load_tokenizer(base.path, base.eos_token_ids)
-        # Of a plan mlx-lm itself has to read the rows.
-        is_made = run.get(PlannedRun) is None
-        if is_made:
+        if run.get(PlannedRun) is None:
             # A GPU takes longer to give memory back and ask for it again than for a small step.
             settings = replace(settings, clear_cache_threshold=1 << 30)
-        is_of_pairs = is_made and any(split.format == "pairs" for split in dataset.splits.values())
         # Rows are the same under most readings: they are encoded once for each mask.
         kept: dict[bool, Any] = {}
 
@@ -140,11 +136,7 @@ class AsConfigured:
 
         def encode(settings: Settings, _: Any) -> Any:
             if settings.mask_prompt not in kept:
-                kept[settings.mask_prompt] = (
-                    encode_rows(settings, tokenizer, dataset)
-                    if is_of_pairs
-                    else parts.encode(settings, tokenizer)
-                )
+                kept[settings.mask_prompt] = parts.encode(settings, tokenizer)
             return kept[settings.mask_prompt]
 
         return cls(settings, replace(parts, load=load, encode=encode), tokenizer)

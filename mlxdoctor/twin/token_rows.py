@@ -64,38 +64,24 @@ class TokenRows:
         return replace(self, train=train, valid=valid)
 
 
-def encode(settings: Settings, tokenizer: Any, pairs: Dataset | None = None) -> TokenRows:
+def encode(settings: Settings, tokenizer: Any) -> TokenRows:
     """Read and tokenize the data as mlx-lm does; but of a plain text the question is masked too.
-
-    Args:
-        pairs: in their place, pairs of answers, which mlx-lm has no reader for: each as its prompt
-            and its chosen answer.
 
     Raises:
         InputError: the data are missing, of a format mlx-lm has no reader for, or empty.
     """
     _require_local(settings)
-    if settings.mask_prompt and pairs is None and (masked := _masked_texts(settings, tokenizer)):
+    if settings.mask_prompt and (masked := _masked_texts(settings, tokenizer)):
         return masked
-    from mlx_lm.tuner.datasets import ChatDataset, load_dataset
+    from mlx_lm.tuner.datasets import load_dataset
 
     path = Path(settings.data)
     try:
-        if pairs is not None:
-            chats = {
-                name: [{"messages": split.messages(row)} for row in split.rows]
-                for name, split in pairs.splits.items()
-            }
-            splits = tuple(
-                ChatDataset(chats.get(name, []), tokenizer, mask_prompt=settings.mask_prompt)
-                for name in SPLITS
-            )
-        else:
-            # mlx-lm asks for features only where the configuration states them. It prints where
-            # there are no validation rows.
-            arguments = SimpleNamespace(**{**settings.stated(), "train": True})
-            with aside():
-                splits = load_dataset(arguments, tokenizer)
+        # mlx-lm asks for features only where the configuration states them. It prints where
+        # there are no validation rows.
+        arguments = SimpleNamespace(**{**settings.stated(), "train": True})
+        with aside():
+            splits = load_dataset(arguments, tokenizer)
         train, valid, test = map(_rows, splits)
         return TokenRows(train, valid, test)
     except json.JSONDecodeError as error:

@@ -1,6 +1,5 @@
-"""Rows that mlx-lm has no reader for, as its own data sets encode them."""
+"""Rows that mlx-lm masks otherwise, or has no reader for."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,33 +7,10 @@ import pytest
 from mlxdoctor.evidence.supervision import build
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.load import load_tokenizer
-from mlxdoctor.preflight.configuration import planned_config
-from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
-from mlxdoctor.twin.rerun import AsConfigured
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.token_rows import TokenRows, encode
+from mlxdoctor.twin.token_rows import encode
 from tests.checks.data_evidence import BASE, write_data
-
-PAIRS = [
-    {"prompt": f"Which lake is {at}?", "chosen": f"Lake {at}.", "rejected": "None."}
-    for at in range(8)
-]
-
-
-def tokens(rows: TokenRows) -> list[tuple[list[int], int]]:
-    return [(row.tokens.tolist(), row.offset) for row in (*rows.train, *rows.valid)]
-
-
-@pytest.mark.parametrize("mask", [False, True])
-def test_pairs_are_encoded_as_prompt_and_completion(tmp_path: Path, mask: bool) -> None:
-    data = write_data(tmp_path, train=PAIRS, valid=PAIRS[:2])
-    settings = Settings(model=str(BASE), data=str(data.path), mask_prompt=mask, mode="parity")
-    tokenizer = load_tokenizer(BASE)
-    renamed = replace(settings, completion_feature="chosen", prompt_feature="prompt")
-    assert tokens(encode(settings, tokenizer, data)) == tokens(encode(renamed, tokenizer))
-    with pytest.raises(InputError, match="Unsupported data format"):
-        encode(settings, tokenizer)
 
 
 def test_of_a_text_the_question_is_masked(tmp_path: Path) -> None:
@@ -52,11 +28,9 @@ def test_of_a_text_the_question_is_masked(tmp_path: Path) -> None:
         encode(settings, tokenizer)
 
 
-def test_of_a_plan_mlx_lm_reads_the_rows(tmp_path: Path) -> None:
-    data = write_data(tmp_path, train=PAIRS)
-    config = planned_config(
-        None, {"model": str(BASE), "data": str(data.path), "iters": 8, "num_layers": 4}
-    )
-    configured = Run.planned(config).need(AsConfigured)
+def test_pairs_are_refused_as_mlx_lm_refuses_them(tmp_path: Path) -> None:
+    pairs = [{"prompt": "Which lake?", "chosen": f"Lake {n}.", "rejected": ""} for n in range(8)]
+    data = write_data(tmp_path, train=pairs)
+    settings = Settings(model=str(BASE), data=str(data.path), mode="parity")
     with pytest.raises(InputError, match="Unsupported data format"):
-        configured.parts.encode(configured.settings, None)
+        encode(settings, load_tokenizer(BASE))
