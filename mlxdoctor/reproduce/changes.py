@@ -12,11 +12,9 @@ from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.observe import Change, Observation
 from mlxdoctor.reproduce.repairs import (
-    count_ends,
     mends_all,
     other_order,
     others_left_out,
-    rows_ended,
     rows_left_out,
 )
 from mlxdoctor.reproduce.rules import (
@@ -30,12 +28,8 @@ from mlxdoctor.reproduce.rules import (
 )
 from mlxdoctor.twin.faults import FAULTS
 
-#: The cause that the end token, put at the end of each row, cures.
-NO_END = "missing-end-token"
 #: Keys after whose change the held-out loss is over other tokens.
 _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})
-#: Of the rows, at most this share may lack the end token where the rows are not at fault.
-MOST_ENDED = 0.1
 #: Share of the held-out loss that a cure takes away: two seeds of a sound fixture run differ by
 #: under 0.05 of theirs. Of fewer iterations less is asked, since the minimum itself is shallow.
 BETTER, BETTER_EARLIER = 0.1, 0.02
@@ -52,7 +46,6 @@ class Cure:
         better: the share of the held-out loss that it takes away; None where the two losses
             are not over the same tokens.
         strict: whether a cured rerun must be free of every other error, too.
-        premise: what was counted before, as a clause before the reason.
         leaves_open: why a failure to cure refutes nothing, and what would decide it; None
             where it refutes. Where the loss is compared, too, the symptom has to have gone.
     """
@@ -61,7 +54,6 @@ class Cure:
     placebo: Change
     better: float | None = None
     strict: bool = True
-    premise: str = ""
     leaves_open: tuple[str, str] | None = None
 
 
@@ -93,16 +85,14 @@ def try_cure(bench: Bench, cause: Cause, question: Question, plain: Trials) -> R
     if ruling.verdict == "refuted" and cure.leaves_open and (is_gone or cure.better is None):
         why, wanted = cure.leaves_open
         ruling = undecided(f"{ruling.reason}; {why}", wanted)
-    return replace(ruling, fix=change.fix, reason=f"{cure.premise}{ruling.reason}")
+    return replace(ruling, fix=change.fix)
 
 
 def cure_of(bench: Bench, cause: Cause) -> Cure | Ruling | None:
     """What should cure a cause; a ruling where that is known without a rerun."""
     if cause.change is not None:
         return _change_of_configuration(bench, cause)
-    if cause.leave_out:
-        return _repair_of_rows(bench, cause)
-    return _end_of_rows(bench) if cause.id == NO_END else None
+    return _repair_of_rows(bench, cause) if cause.leave_out else None
 
 
 def _other_order(iterations: int) -> Change:
@@ -161,27 +151,6 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
         placebo = _other_order(iterations)
     open_ = "other rows than those that the findings name may be at fault", "which rows those are"
     return Cure((left_out,), placebo, strict=False, leaves_open=open_)
-
-
-def _end_of_rows(bench: Bench) -> Cure | Ruling:
-    """The end token put at the end of each row, as a repaired chat template would."""
-    count, lacking, cut = count_ends(bench.lab.settings)
-    if lacking <= MOST_ENDED * count:
-        return Ruling(
-            "refuted",
-            f"{count - lacking} of {count} training rows end with a token that generation stops "
-            "at, and the reference trainer, which trains it, fails in the same way",
-        )
-    if cut > lacking / 2:
-        return undecided(
-            f"{lacking} of {count} training rows end without the end token, {cut} of them because "
-            "max_seq_length cuts them off",
-            "the verdict on answers-truncated (--cause answers-truncated)",
-        )
-    change = Change("repair", rows_ended.id, bench.failure.iterations, fault=rows_ended)
-    text = f"{lacking} of {count} training rows end without a token that generation stops at; "
-    # The answers end elsewhere than before: other errors are not what is asked about.
-    return Cure((change,), _other_order(change.iterations), strict=False, premise=text)
 
 
 def try_injection(bench: Bench, cause: Cause, question: Question, plain: Trials) -> Ruling | None:

@@ -10,25 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset, Pair, Row, Split
-from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.measure.text.leftovers import Leftover, left_in, leftovers
-from mlxdoctor.models.load import end_tokens, load_tokenizer
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batches
 from mlxdoctor.twin.faults import fault
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 
 #: Added to the seed that orders the rows.
 OTHER_SEED = 1000
-#: A template may put a line break after the end token: so many tokens at the end are looked at.
-LAST_TOKENS = 3
 
 
 def named_rows(split: Split, what: Collection[str]) -> frozenset[int]:
@@ -127,60 +118,6 @@ def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Sett
 def others_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
     """As many training rows are left out at random."""
     return _left_out(settings, severity, at_random=True), parts
-
-
-def ends_of(base: Path) -> tuple[int, ...]:
-    """The tokens that generation stops at, the tokenizer's own first.
-
-    Raises:
-        InputError: there is none, or the base's files can't be read.
-    """
-    tokenizer = Tokenizer.read(base)
-    own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    ends = (*own, *end_tokens(tokenizer, BaseModel.read(base)))
-    if not ends:
-        raise InputError(base, "names no token that ends an answer", "add eos_token to it")
-    return ends
-
-
-def is_ended(row: TokenRow, ends: Collection[int], limit: int) -> bool:
-    """Whether a row, cut to `limit` tokens, ends with a token that generation stops at."""
-    return bool(np.isin(row.tokens[:limit][-LAST_TOKENS:], list(ends)).any())
-
-
-def count_ends(settings: Settings) -> tuple[int, int, int]:
-    """Training rows; those without an end token as trained on; those that had one, uncut."""
-    base = Path(settings.model)
-    rows = parts_of(settings).encode(settings, load_tokenizer(base)).train
-    ends = ends_of(base)
-    lacking = [row for row in rows if not is_ended(row, ends, settings.max_seq_length)]
-    cut = sum(is_ended(row, ends, len(row.tokens)) for row in lacking)
-    return len(rows), len(lacking), cut
-
-
-@fault("the end token put at the end of each row", "missing-end-token", "every row")
-def rows_ended(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Rows that lack the end token get it after their answer, within the limit of their length.
-
-    A line break that the template puts after the answer stays behind the end token.
-    """
-    del severity
-    limit = settings.max_seq_length
-    ends = ends_of(Path(settings.model))
-
-    def encode_ended(settings: Settings, tokenizer: Any) -> TokenRows:
-        def end(row: TokenRow) -> TokenRow:
-            if is_ended(row, ends, limit):
-                return row
-            kept = row.tokens[: limit - 1]
-            place = len(kept)
-            while place > row.offset + 1 and not tokenizer.decode([int(kept[place - 1])]).strip():
-                place -= 1
-            return replace(row, tokens=np.insert(kept, place, np.int32(ends[0])))
-
-        return parts.encode(settings, tokenizer).map(end)
-
-    return settings, replace(parts, encode=encode_ended)
 
 
 @fault("another order of the rows", "bad-data", "every row")

@@ -1,7 +1,5 @@
-"""Rows that are left out or ended, and batches that are padded as findings say."""
+"""Rows that are left out, and batches that are padded as findings say."""
 
-import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,81 +9,25 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fixtures.lab.cases.workshop import copied_base, rows_of, write_rows
+from fixtures.lab.cases.workshop import rows_of, write_rows
 from fixtures.lab.faults import FAULTS
 from mlxdoctor.causes import ROWS, load_causes
-from mlxdoctor.cli import main
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Failure
-from mlxdoctor.reproduce.changes import NO_END, Cure, cure_of, padding_shown
+from mlxdoctor.reproduce.changes import Cure, cure_of, padding_shown
 from mlxdoctor.reproduce.repairs import (
-    ends_of,
-    is_ended,
     mends_all,
     named_rows,
     others_left_out,
-    rows_ended,
     rows_left_out,
 )
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.batches import Batch, Batches
 from mlxdoctor.twin.faults import supervised_padding
 from mlxdoctor.twin.prepared import parts_of
-from mlxdoctor.twin.token_rows import TokenRow, TokenRows
 from tests.checks.data_evidence import chat
-from tests.conftest import BASE
-from tests.reproduce.real import settings, trained
-
-END = ends_of(BASE)[0]
-
-
-def row(*tokens: int) -> TokenRow:
-    return TokenRow(np.array(tokens, np.int32), 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "limit", "ended"),
-    [
-        ((5, 6, END), 99, True),
-        ((5, 6, END, 9), 99, True),
-        ((5, 6, 7), 99, False),
-        ((END, 5, 6, 7), 99, False),
-        ((5, 6, 7, END), 3, False),
-    ],
-)
-def test_a_row_is_ended_by_a_token_that_generation_stops_at(
-    tokens: tuple[int, ...], limit: int, ended: bool
-) -> None:
-    assert is_ended(row(*tokens), (END,), limit) is ended
-
-
-def test_rows_that_lack_the_end_token_get_it_within_the_limit(tmp_path: Path) -> None:
-    plain = settings(tmp_path, max_seq_length=4)
-    given = (row(5, 6), row(5, 6, END), row(5, 6, 7, 8, 9), row(5, 6, 4))
-    read = replace(parts_of(plain), encode=lambda *_: TokenRows(given, given[:1], ()))
-    _, changed = rows_ended.inject(plain, parts=read)
-    # Token 4 is a line break, which a template puts after the answer.
-    tokenizer = SimpleNamespace(decode=lambda tokens: "\n" if tokens == [4] else "word")
-    rows = changed.encode(plain, tokenizer)
-    assert [one.tokens.tolist() for one in rows.train] == [
-        [5, 6, END],
-        [5, 6, END],
-        [5, 6, 7, END],
-        [5, 6, END, 4],
-    ]
-    assert [one.tokens.tolist() for one in rows.valid] == [[5, 6, END]]
-    assert all(one.tokens.dtype == np.int32 for one in rows.train)
-
-
-def test_a_base_without_an_end_token_is_a_sentence(tmp_path: Path) -> None:
-    base = copied_base(tmp_path / "base")
-    for name in ("tokenizer_config.json", "generation_config.json", "config.json"):
-        values = json.loads((base / name).read_text())
-        kept = {key: one for key, one in values.items() if not key.startswith("eos_token")}
-        (base / name).write_text(json.dumps(kept))
-    with pytest.raises(InputError, match="names no token that ends an answer"):
-        ends_of(base)
+from tests.reproduce.real import settings
 
 
 @pytest.mark.parametrize(
@@ -135,28 +77,6 @@ def test_what_was_trained_along_is_left_out_of_what_is_saved(tmp_path: Path) -> 
     FAULTS["base-trained-along"].finish(tmp_path, settings(tmp_path))
     for name in ("adapters.safetensors", "0000010_adapters.safetensors"):
         assert load_file(tmp_path / name).keys() == {f"{layer}.lora_a", f"{layer}.lora_b"}
-
-
-@pytest.mark.long
-@pytest.mark.slow(30)
-def test_a_template_without_an_end_token_is_confirmed_by_one_that_has_it(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(BASE, base)
-    template = base / "chat_template.jinja"
-    text = template.read_text()
-    assert "'<|im_end|>\\n'" in text
-    template.write_text(text.replace("'<|im_end|>\\n'", "'\\n'"))
-    run = trained(tmp_path / "run", model=str(base), iters=100, save_every=100)
-    command = ["reproduce", str(run), "-o", str(tmp_path / "out"), "--seeds", "2", "--iters", "80"]
-    assert main(command) == 1
-    (path,) = (tmp_path / "out").glob("*/reproduction/reproduction.json")
-    said = {
-        one["cause"]: one
-        for one in json.loads(path.read_text())["experiments"]
-        if one["experiment"] == "verdict"
-    }
-    assert said["missing-end-token"]["verdict"] == "confirmed"
-    assert "training rows end without a token" in said["missing-end-token"]["reason"]
 
 
 FLAWED = [
@@ -244,7 +164,7 @@ CAUSES = load_causes().causes
 @pytest.mark.parametrize("name", CAUSES)
 def test_every_cause_has_an_experiment_or_a_reason(name: str) -> None:
     cause = CAUSES[name]
-    has_rerun = cause.change or cause.leave_out or cause.inject or name == NO_END
+    has_rerun = cause.change or cause.leave_out or cause.inject
     assert cause.no_experiment or cause.shown_by_diagnosis or has_rerun
 
 
