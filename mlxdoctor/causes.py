@@ -20,8 +20,6 @@ PRIOR = -1.0
 #: Texts of a cause that `called` may replace.
 _TEXTS = {"title", "summary", "explanation", "remedy", "beside_change", "no_experiment"}
 _OPERATIONS = ("set", "divide", "multiply")
-#: The values of `leave_out`: what `reproduce` can leave out of the training rows.
-ROWS = ("duplicates", "contradictory", "leftovers", "empty", "other format")
 
 
 def holds(entry: str, severities: Mapping[str, Severity]) -> bool:
@@ -79,7 +77,7 @@ class Cause:
     broad: bool = False
     change: Change | None = None
     inject: tuple[str, ...] = ()
-    leave_out: Mapping[str, str] = field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
     no_experiment: str = ""
     shown_by_diagnosis: bool = False
     only_in_code: bool = False
@@ -213,9 +211,6 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
             if entry.partition(":")[2] not in ("", *Severity):
                 raise InputError(FILE, f"{name}: {entry} names an unknown severity")
             weights[entry] = tiers[tier]
-    for rows in table.get("leave_out", {}).values():
-        if rows not in ROWS:
-            raise InputError(FILE, f"{name}: leave_out has {rows!r}, none of {', '.join(ROWS)}")
     called: dict[str, Mapping[str, str]] = {}
     for entries, texts in table.get("called", {}).items():
         if not weights.keys() >= {*entries.split()} or not texts.keys() <= _TEXTS:

