@@ -47,8 +47,7 @@ options, 3 no cause could be confirmed, 130 stopped with Ctrl-C.""",
     "minutes",
     type=click.FloatRange(0),
     metavar="MINUTES",
-    help="Stop trying after this long, and make reruns short enough for that, down to 20 "
-    "iterations or the onset.",
+    help="Stop trying after this long.",
 )
 @options.reported
 def command(

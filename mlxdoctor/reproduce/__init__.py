@@ -22,7 +22,7 @@ from mlxdoctor.finding import Severity, onset_of
 from mlxdoctor.formats.withheld import without_text
 from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.bench import Bench, Failure, is_about_length, length_of
+from mlxdoctor.reproduce.bench import Bench, Failure, length_of
 from mlxdoctor.reproduce.investigate import candidates, investigate
 from mlxdoctor.reproduce.observe import Laboratory, write_json
 from mlxdoctor.reproduce.rules import Ruling, undecided
@@ -55,7 +55,7 @@ def reproduce(
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.
-        minutes: after which no experiment goes on, and by which reruns are shortened.
+        minutes: after which no experiment goes on.
 
     Returns:
         The report with `experiments` and confirmations; unchanged where the run did not fail
@@ -90,18 +90,14 @@ def reproduce(
         iterations=iterations or length,
         usual={"learning_rate": rates} if rates is not None else {},
         coverage={covered.cause: covered for covered in report.coverage},
-        # What comes of stopping earlier shows in a run that goes on for long enough only.
-        least=length if is_about_length(leading) else 0,
     )
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    # A length that was named is kept to, whatever the time.
-    budget = math.inf if minutes is None or iterations is not None else 60 * minutes
-    lab = Laboratory(config, settings, folder, deadline, run.progress, budget)
+    lab = Laboratory(config, settings, folder, deadline, run.progress)
     bench, tried = Bench(lab, failure), candidates(failure, config, report.diagnosis, asked)
-    rulings, length = investigate(bench, run, tried, asked)
+    rulings = investigate(bench, run, tried, asked)
     shown = _folded(report, rulings, bench.trials)
-    experiments = shown.to_dict()["experiments"]
-    write_json(folder / SUMMARY_FILE, {"experiments": experiments, "iterations": length})
+    summary = {"experiments": shown.to_dict()["experiments"], "iterations": failure.iterations}
+    write_json(folder / SUMMARY_FILE, summary)
     return shown
 
 

@@ -1,8 +1,7 @@
 """Where the experiments of one run are made: the failure in question, and what was seen so far."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from mlxdoctor.causes import Cause
@@ -21,12 +20,6 @@ from mlxdoctor.verdict import Coverage, Rerun
 SHORTEST, USUAL, LONGEST = 50, 100, 200
 #: Iterations at the most where the run overfits: a validation loss has to fall before it can rise.
 LONGEST_OVERFITTING = 600
-#: As `SHORTEST`, where the time that was given asks for it.
-LEAST = 20
-#: Iterations of a trial for their time: the median step of fewer is one that compiles.
-TRIAL = 5
-#: Reruns that the time is for: two each as recorded, changed and with a placebo, and a rival's.
-RERUNS = 8
 #: Times the onset, which is the first report that shows it, to go on for.
 PAST_ONSET = 3
 #: The same where the run overfits: loss-trend wants four validations and a clear rise.
@@ -41,7 +34,6 @@ class Failure:
         seeds: those that are tried, the run's own first.
         usual: key -> the range of values that is usual for the run's model.
         coverage: by the cause's id.
-        least: iterations that show the failure at the least; 0: as the onset and the limits say.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -49,7 +41,6 @@ class Failure:
     iterations: int
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
-    least: int = 0
 
     @property
     def findings(self) -> list[Finding]:
@@ -153,23 +144,6 @@ class Bench:
         if not any((trial.label, trial.seed) == (rerun.label, seed) for trial in self.trials):
             self.trials.append(rerun)
         return seen
-
-    def shortened(self) -> "Bench":
-        """The same bench, its reruns no longer than the time for all of them allows.
-
-        A trial of a few iterations shows what a step and an examination take; it raises as `rerun`.
-        """
-        failure = self.failure
-        least = max(LEAST, failure.onset or 0, failure.least)
-        if not 0 < self.lab.budget < math.inf or failure.iterations <= least:
-            return self
-        change = Change("trial", "a few iterations, for the time they take", TRIAL)
-        seen = self.lab.rerun(change, failure.seeds[0])
-        fixed = max(seen.seconds - TRIAL * seen.step_seconds, 0.0)
-        room = self.lab.budget / RERUNS - fixed
-        affordable = int(room / max(seen.step_seconds, 1e-6))
-        iterations = min(failure.iterations, max(least, affordable))
-        return replace(self, failure=replace(failure, iterations=iterations))
 
     def plain(self) -> dict[int, Observation]:
         """Rerun as recorded, with as many seeds as it takes for enough of them to agree."""

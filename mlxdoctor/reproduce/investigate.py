@@ -23,7 +23,7 @@ CAUSES = 3
 MARGIN = 2.2
 #: Checks of the rows themselves: what they find is a fact.
 OF_ROWS = ("data-format.", "data-quality.")
-_MORE_TIME = "more time (--budget): the same command goes on from there"
+_MORE_TIME = "more time (--budget; the same command goes on), or shorter reruns (--iters)"
 _REMEDY = "the remedy tried where the run was made, and that run diagnosed"
 
 
@@ -61,13 +61,13 @@ def candidates(
 
 def investigate(
     bench: Bench, run: Run, causes: Sequence[Diagnosed], asked: Sequence[str]
-) -> tuple[dict[str, Ruling], int]:
+) -> dict[str, Ruling]:
     """Try each cause: those that need no training first, the others most likely first.
 
     Those whose ids were `asked` for are tried in any case.
 
     Returns:
-        Cause -> the verdict on it, and the iterations of each rerun.
+        Cause -> the verdict on it.
     """
     failure = bench.failure
     wanted = [ranked.cause for ranked in causes]
@@ -80,7 +80,6 @@ def investigate(
     rest = [cause for cause in rest if cause.id not in rulings]
     try:
         if rest:
-            bench = bench.shortened()
             plain = bench.plain()
             replay = run.get(Replay)
             for cause in rest:
@@ -98,7 +97,7 @@ def investigate(
         if shown and ruling.verdict == "confirmed":
             reason = f"{ruling.reason}; but {shown} was shown directly"
             rulings[name] = undecided(reason, "that cured first, and the run diagnosed again")
-    return settled | rulings, bench.failure.iterations
+    return settled | rulings
 
 
 def shown_by_diagnosis(failure: Failure, cause: Cause) -> Ruling:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal, get_args
 
 from mlxdoctor.api import run_checks
@@ -33,13 +32,11 @@ from mlxdoctor.twin.faults import Fault
 from mlxdoctor.twin.prepared import parts_of
 from mlxdoctor.twin.settings import Settings
 
-Kind = Literal[
-    "as recorded", "trial", "another order", "change", "repair", "random rows", "injection"
-]
+Kind = Literal["as recorded", "another order", "change", "repair", "random rows", "injection"]
 #: Answers that are kept for the report, and their length in characters.
 SAMPLES, SAMPLE_LENGTH = 3, 240
 #: Of the meaning of a stored observation: those of another version are made again.
-VERSION = 7
+VERSION = 8
 #: Characters of the key in a file's name.
 KEY_LENGTH = 12
 #: The folder in which a rerun is made, beside the observations.
@@ -84,7 +81,6 @@ class Observation:
         loss: likewise of the rerun's model; NaN where it gives none.
         losses: as the trainer saw them, at `iterations`, nats a token.
         seconds: training and examination together.
-        step_seconds: of the median step of training.
     """
 
     findings: tuple[tuple[str, str], ...]
@@ -94,7 +90,6 @@ class Observation:
     losses: tuple[float, ...] = ()
     samples: tuple[SampleAnswer, ...] = ()
     seconds: float = 0.0
-    step_seconds: float = 0.0
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -115,7 +110,6 @@ class Laboratory:
         settings: to make the run again as recorded.
         folder: everything is written below it.
         deadline: of `time.monotonic`; no experiment goes on after it.
-        budget: seconds in all, by which the length of reruns is chosen.
     """
 
     config: TrainingConfig
@@ -123,7 +117,6 @@ class Laboratory:
     folder: Path
     deadline: float = math.inf
     progress: Progress | None = None
-    budget: float = math.inf
 
     @property
     def is_late(self) -> bool:
@@ -214,7 +207,6 @@ class Laboratory:
             examined(folder, base=Path(settings.model), data=Path(settings.data)),
             iterations=tuple(step.iteration for step in result.steps),
             losses=tuple(step.train_loss for step in result.steps),
-            step_seconds=median([step.seconds for step in result.steps] or [0.0]),
         )
 
 
@@ -237,7 +229,6 @@ def recalled(path: Path) -> Observation | None:
             losses=tuple(map(float, values["losses"])),
             samples=tuple(SampleAnswer(**sample) for sample in values["samples"]),
             seconds=values["seconds"],
-            step_seconds=values["step_seconds"],
         )
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
