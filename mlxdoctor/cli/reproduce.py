@@ -67,8 +67,7 @@ def command(
     A cause is confirmed where its change cures the failure in two of three seeds, and
     neither the rerun as recorded nor an irrelevant change (another order of the rows)
     does. Where the fault lies in the run's own trainer, the reference trainer has to be
-    sound without it, and to fail in the same way with it. The same command continues a
-    reproduction that was stopped. Nothing is written into the run.
+    sound without it, and to fail in the same way with it. Nothing is written into the run.
 
     \b
     Examples:
@@ -95,9 +94,7 @@ def command(
             report = reproduce(report, work, causes=causes, **given)
         except KeyboardInterrupt:
             progress.clear()
-            finished = len(list(work.glob("*-seed-*.json")))
-            kept = f"{finished} finished experiments are kept in {work}"
-            click.echo(f"Stopped. {kept}; the same command goes on from there.", err=True)
+            click.echo("Stopped. Nothing is kept of it.", err=True)
             return EXIT_INTERRUPTED
     output.deliver(report, names, folder, printed, inspected=inspected)
     confirmed = any(one.confirmation == "confirmed" for one in report.diagnosis)

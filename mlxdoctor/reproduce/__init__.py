@@ -31,7 +31,7 @@ from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.twin.rerun import recorded_settings
 from mlxdoctor.verdict import CauseTried, Confirmation, Experiment, Verdict
 
-#: The summary, beside the experiments' own folders.
+#: The summary of the experiments.
 SUMMARY_FILE = "reproduction.json"
 #: Verdicts in the order in which they are listed; causes that were not tried are undecided.
 _ORDER: Mapping[Confirmation | None, int] = {"confirmed": 0, "undecided": 1, None: 1, "refuted": 2}
@@ -51,7 +51,7 @@ def reproduce(
     It tells of its progress, and quotes text, as the diagnosis of the report did.
 
     Args:
-        folder: where experiments are written; one that was stopped goes on there.
+        folder: where experiments are made, and their summary is written.
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.

@@ -111,7 +111,7 @@ def length_of(onset: int | None, leading: Cause | None, recorded: int) -> int:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where reruns are made and written down, each once.
+    """Where reruns are made and listed, each once.
 
     Attributes:
         trials: every rerun, in the order in which it was asked for: it grows, so that what was seen

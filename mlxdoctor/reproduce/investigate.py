@@ -23,7 +23,7 @@ CAUSES = 3
 MARGIN = 2.2
 #: Checks of the rows themselves: what they find is a fact.
 OF_ROWS = ("data-format.", "data-quality.")
-_MORE_TIME = "more time (--budget; the same command goes on), or shorter reruns (--iters)"
+_MORE_TIME = "more time (--budget), or shorter reruns (--iters)"
 _REMEDY = "the remedy tried where the run was made, and that run diagnosed"
 
 

@@ -1,12 +1,10 @@
 """A run made again with one change, and what the doctor's own checks say of it."""
 
-import hashlib
-import json
 import math
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,12 +12,9 @@ from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
-from mlxdoctor.evidence.source import hash_file
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Severity
 from mlxdoctor.formats import strict_json
-from mlxdoctor.formats.summary import slug
-from mlxdoctor.installed import version_here
 from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
@@ -35,14 +30,8 @@ from mlxdoctor.twin.settings import Settings
 Kind = Literal["as recorded", "another order", "change", "repair", "random rows", "injection"]
 #: Answers that are kept for the report, and their length in characters.
 SAMPLES, SAMPLE_LENGTH = 3, 240
-#: Of the meaning of a stored observation: those of another version are made again.
-VERSION = 8
-#: Characters of the key in a file's name.
-KEY_LENGTH = 12
-#: The folder in which a rerun is made, beside the observations.
+#: The folder in which a rerun is made.
 WORK = "work"
-#: Settings on which no rerun depends.
-_UNWRITTEN = frozenset({"adapter_path", "config"})
 
 
 def symptom_checks() -> tuple[Check, ...]:
@@ -110,6 +99,7 @@ class Laboratory:
         settings: to make the run again as recorded.
         folder: everything is written below it.
         deadline: of `time.monotonic`; no experiment goes on after it.
+        made: label and seed of each rerun that was made -> what came out.
     """
 
     config: TrainingConfig
@@ -117,6 +107,7 @@ class Laboratory:
     folder: Path
     deadline: float = math.inf
     progress: Progress | None = None
+    made: dict[tuple[str, int], Observation] = field(default_factory=dict)
 
     @property
     def is_late(self) -> bool:
@@ -126,39 +117,19 @@ class Laboratory:
     def rerun(self, change: Change, seed: int) -> Observation:
         """Make the run again with one change and one seed, and examine what came out.
 
-        The observation is kept in a file, and read from there the next time.
+        A rerun is made once.
 
         Raises:
             InputError: training is not possible with this change.
             BudgetSpent: there was not enough time for it.
         """
-        work = self.folder / WORK
-        settings = self._settings(change, seed, work / "run")
-        fault = change.fault and change.fault.id
-        facts = {
-            "version": VERSION,
-            "kind": change.kind,
-            "fault": fault,
-            "severity": change.severity,
-            "settings": {k: v for k, v in settings.stated().items() if k not in _UNWRITTEN},
-            "data": {
-                path.name: hash_file(path).sha256
-                for path in sorted(Path(settings.data).glob("*.jsonl"))
-            },
-            # Reading all of a base model would take longer than the rerun.
-            "base": [
-                (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-                for path in sorted(Path(settings.model).iterdir())
-                if path.is_file()
-            ],
-            "versions": [version_here(package) for package in ("mlxdoctor", "mlx", "mlx-lm")],
-        }
-        name = "-".join(part for part in (change.kind, fault, f"seed-{seed}") if part)
-        path = self.folder / f"{slug(name)}-{key_of(facts)}.json"
-        if (seen := recalled(path)) is not None:
-            return seen
+        key = change.label, seed
+        if key in self.made:
+            return self.made[key]
         if self.is_late:
             raise BudgetSpent(f"{change.label}, seed {seed}")
+        work = self.folder / WORK
+        settings = self._settings(change, seed, work / "run")
         started = time.perf_counter()
         # A reproduction that was killed leaves its last rerun here.
         shutil.rmtree(work, ignore_errors=True)
@@ -166,9 +137,8 @@ class Laboratory:
             seen = self._made(change, settings)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        seen = replace(seen, seconds=round(time.perf_counter() - started, 2))
-        write_json(path, asdict(seen))
-        return seen
+        self.made[key] = replace(seen, seconds=round(time.perf_counter() - started, 2))
+        return self.made[key]
 
     def _settings(self, change: Change, seed: int, folder: Path) -> Settings:
         """Settings of a rerun, which writes into a folder."""
@@ -208,30 +178,6 @@ class Laboratory:
             iterations=tuple(step.iteration for step in result.steps),
             losses=tuple(step.train_loss for step in result.steps),
         )
-
-
-def key_of(facts: Mapping[str, Any]) -> str:
-    """A name for a rerun that changes with whatever it depends on."""
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
-
-
-def recalled(path: Path) -> Observation | None:
-    """The observation in a file; None where there is none, or it is damaged."""
-    try:
-        values = json.loads(path.read_text("utf-8"))
-        # What is not finite is a text in JSON.
-        return Observation(
-            findings=tuple((code, severity) for code, severity in values["findings"]),
-            base_loss=values["base_loss"] and float(values["base_loss"]),
-            loss=values["loss"] and float(values["loss"]),
-            iterations=tuple(values["iterations"]),
-            losses=tuple(map(float, values["losses"])),
-            samples=tuple(SampleAnswer(**sample) for sample in values["samples"]),
-            seconds=values["seconds"],
-        )
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return None
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
