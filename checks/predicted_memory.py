@@ -8,8 +8,7 @@ the run, or swaps, which is very slow.
 
 How it is measured. Weights, adapters, the optimiser's state, what the backward pass keeps of the
 longest batch, and the logits follow from shapes (reports/preflight-memory.md: predicted beside
-what MLX reported). With `--steps` one real step on the longest batch is measured instead. The
-memory is the machine's, or on a Mac what Metal recommends to use.
+what MLX reported). The memory is the machine's, or on a Mac what Metal recommends to use.
 
 When it is wrong. If other programs use memory, or the run is made on another machine: say so with
 `--elsewhere` or `--memory`. The memory of unknown kinds of layers is estimated.
@@ -25,7 +24,7 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.run_cost import SAFE_SHARE, RunCost
 
 _SAYS = (
-    "Training takes {peak_gb:.3g} GB at its peak[, predicted from {how}], on {batch_size:* row} of "
+    "Training takes {peak_gb:.3g} GB at its peak, predicted from shapes, on {batch_size:* row} of "
     "{tokens:,} tokens[; there are {memory_gb:.3g} GB]."
 )
 
@@ -47,10 +46,9 @@ def predicted_memory(cost: RunCost) -> Iterator[Sign | Seen]:
         "memory_gb": None if cost.memory is None else cost.memory / 1e9,
         "batch_size": cost.batch_size,
         "tokens": cost.tokens,
-        "how": None if cost.is_measured else "shapes",
     }
     # The memory is not known for a run on another machine.
-    if cost.memory is None or cost.peak <= cost.memory * (1 if cost.is_measured else SAFE_SHARE):
+    if cost.memory is None or cost.peak <= SAFE_SHARE * cost.memory:
         yield Seen(_SAYS, measured)
         return
     if cost.checkpointed is not None and cost.checkpointed <= SAFE_SHARE * cost.memory:

@@ -21,7 +21,6 @@ class RunCost:
         batch_size: rows of the largest batch that is trained on.
         tokens: its inputs a row.
         is_rough: the model has layers of a kind that is not counted.
-        is_measured: the peak is that of one real step.
         checkpointed: the peak that is predicted with grad_checkpoint; None where it is set.
         seconds: low, likeliest and high, to its end; None where no step was timed.
     """
@@ -34,7 +33,6 @@ class RunCost:
     batch_size: int
     tokens: int
     is_rough: bool = False
-    is_measured: bool = False
     checkpointed: int | None = None
     seconds: tuple[float, float, float] | None = None
 

@@ -29,7 +29,7 @@ def preflight(
             attributes of an object, such as the arguments that `mlx_lm.lora` is run with; None
             for `options` alone.
         options: mlx-lm's keys that go before those of the file.
-        steps: make steps with the model too: which rate, how much memory, how long.
+        steps: make steps with the model too: which rate, how long.
         seconds: that these may take, about.
         elsewhere: the run will be made on another machine: this one's memory and graphics card
             are not looked at.

@@ -116,9 +116,6 @@ def _cost_of(
     checkpointed = predict_memory(base, frugal, tokens, device)
     if predicted is None or checkpointed is None:
         return None
-    measured = timed.longest if timed is not None else None
-    if measured is not None and measured[:2] != (batch_size, tokens):
-        measured = None
     seconds, iterations = None, config.iters
     if timed is not None and timed.trained and timed.validated and iterations:
         dataset = run.get(Dataset)
@@ -131,12 +128,11 @@ def _cost_of(
         validations = len({1, iterations, *range(every, iterations + 1, every)})
         seconds = predict_time(timed, iterations, batch_size, widths, validations * batches)
     return RunCost(
-        peak=predicted.peak if measured is None else measured[2],
+        peak=predicted.peak,
         memory=memory,
         batch_size=batch_size,
         tokens=tokens,
-        is_rough=predicted.is_rough and measured is None,
-        is_measured=measured is not None,
+        is_rough=predicted.is_rough,
         checkpointed=None if predicted == checkpointed else checkpointed.peak,
         seconds=seconds,
     )

@@ -55,16 +55,7 @@ def timed(run: Prepared, seconds: float) -> Timed:
     if len(run.rows.valid) >= run.settings.batch_size:
         held = list(run.parts.batches(run.settings).evaluation(run.rows.valid, HELD))
     run.model.train()
-    of_training, longest = _timed(train, trained, until), None
-    if time.perf_counter() < until:
-        a_pass = run.first_batches(max(len(run.rows.train) // run.settings.batch_size, 1))
-        batch = max(a_pass, key=lambda batch: batch.tokens.size)
-        mx.clear_cache()
-        mx.reset_peak_memory()
-        take(batch, True)
-        rows, width = batch.tokens.shape
-        longest = rows, width - 1, mx.get_peak_memory()
-    return Timed(of_training, _timed(validate, held, until), longest)
+    return Timed(_timed(train, trained, until), _timed(validate, held, until))
 
 
 def _timed(

@@ -322,16 +322,10 @@ class TimedBatch:
 
 @dataclass(frozen=True)
 class Timed:
-    """What the training and the validation batches of a plan take.
-
-    Attributes:
-        longest: rows, inputs a row and peak of memory in bytes of a step on the longest batch of
-            the rows; None where there was no time for it.
-    """
+    """What the training and the validation batches of a plan take."""
 
     trained: tuple[TimedBatch, ...]
     validated: tuple[TimedBatch, ...]
-    longest: tuple[int, int, int] | None
 
 
 #: Of the whole: clocks change, and other programs take their turn.

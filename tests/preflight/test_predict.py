@@ -132,7 +132,7 @@ def timed(tokens: int, rows: int = 4) -> TimedBatch:
 def told(widths: list[int], trained: list[TimedBatch], validations: int = 0) -> list[float]:
     """Low, likeliest and high seconds of 1,000 iterations; a validation batch takes a quarter."""
     validated = [replace(batch, seconds=batch.seconds / 4) for batch in trained]
-    batches = Timed(tuple(trained), tuple(validated), None)
+    batches = Timed(tuple(trained), tuple(validated))
     return list(predict_time(batches, 1000, 4, widths, validations))
 
 

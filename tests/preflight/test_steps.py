@@ -35,9 +35,6 @@ def test_timed_steps_leave_the_model_as_it_was(tmp_path: Path) -> None:
     # Every batch of the second pass, whose shapes the first one compiled.
     assert len(taken.trained) >= TIMED
     assert taken.validated
-    assert taken.longest[:2] == (2, 15)
-    assert taken.longest[2] > 0
-    assert timed(run, seconds=0.0).longest is None
 
 
 def test_schedule_counts_with_its_highest_rate(tmp_path: Path) -> None:
