@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.reproduce.observe import Observation, recalled, write_json
 from mlxdoctor.safety import atomic
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.records import METRICS_FILE, StepRecord, ValidationRecord, add_metrics, to_line
@@ -108,17 +106,6 @@ def test_a_write_that_fails_leaves_nothing_behind(
         atomic.replace_file(target, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
     assert target.read_text() == "old"
-
-
-def test_a_result_cut_at_any_byte_counts_as_unfinished(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    write_json(path, asdict(Observation((), 2.5, 1.5)))
-    whole = path.read_bytes().rstrip()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        assert recalled(path) is None
-    path.write_bytes(whole)
-    assert recalled(path) is not None
 
 
 def test_metrics_cut_at_any_byte_are_read(tmp_path: Path) -> None:
