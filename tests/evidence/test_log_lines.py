@@ -16,7 +16,6 @@ HISTORY = [
     {"train_loss": 9.1, "train_runtime": 10.0, "total_flos": 1.0, "epoch": 0.5, "step": 2},
 ]
 UNTOUCHED = "Iter 1: Val loss 14.3\n"
-CELLS = ["Step", "Training Loss", "Validation Loss", "50", "No log", "1.5", "100", "1.2", "1.1"]
 
 
 def _coloured(iteration: int, loss: str, arrow: str, speed: str, tokens: str) -> str:
@@ -335,15 +334,6 @@ TEXTS = {
             "val_loss 1:14.3; train_loss 10:6 20:3.9; untouched 14.3",
         )
         for mark in ("Starting training..., iters: 100", "FULL run (rank 16)")
-    },
-    **{
-        f"a table with a cell a line, as {cell}": (
-            "<table>\n"
-            + "\n\n".join(cell.format(text) for text in CELLS)
-            + "\n</table>\nThat was it.\n7\n",
-            "val_loss 50:1.5 100:1.1; train_loss 100:1.2",
-        )
-        for cell in ("{}", "    <td>{}</td>")
     },
     "a table in colours": (
         COLOURED,

@@ -38,7 +38,7 @@ _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 
 
 @dataclass(frozen=True)
-class Head:
+class _Head:
     """What is in the columns of a table.
 
     Attributes:
@@ -64,7 +64,7 @@ class Columns(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._head: Head | None = None
+        self._head: _Head | None = None
         self._last = -1
         self._is_bare = False
         #: Of a table that lies on its side: what counts its columns, and their counts.
@@ -91,7 +91,7 @@ class Columns(LineFormat):
             self._last = number
             return True
         named = text if text.isascii() else in_english(text)
-        head = meaning(_cells(named, "|"), "|") if is_drawn else _plain_head(number, named)
+        head = _meaning(_cells(named, "|"), "|") if is_drawn else _plain_head(number, named)
         if head is not None:
             self._head, self._last, self._is_bare = head, number, is_bare
         return head is not None
@@ -114,7 +114,7 @@ class Columns(LineFormat):
         self._across = (snake_case(name), counts) if is_head else None
         return is_head
 
-    def _is_row(self, number: int, text: str, head: Head) -> bool:
+    def _is_row(self, number: int, text: str, head: _Head) -> bool:
         cells = _cells(text, head.delimiter)
         if not head.delimiter and len(cells) == head.size + 1 and cells[0].isdigit():
             # A data frame counts its rows in front of them, and prints NaN where it has nothing.
@@ -139,7 +139,7 @@ class Columns(LineFormat):
         return head.delimiter == "|" or bool(runs)
 
 
-def _plain_head(number: int, text: str) -> Head | None:
+def _plain_head(number: int, text: str) -> _Head | None:
     """The meaning of a line of names with commas, semicolons, tabs or blanks between them."""
     # A wide data frame goes on in further lines behind it.
     text = text.removesuffix("\\").rstrip()
@@ -151,14 +151,14 @@ def _plain_head(number: int, text: str) -> Head | None:
         names = _cells(text, delimiter) if delimiter else _GAP.split(text)
         if len(names) < 2:
             continue
-        head = meaning(names, delimiter)
+        head = _meaning(names, delimiter)
         # Without a step it may be a sentence, save where the log begins with it.
         if head is not None and (head.step is not None or (delimiter and number == 1)):
             return head
     return None
 
 
-def meaning(names: Sequence[str], delimiter: str) -> Head | None:
+def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
     """What columns with these names hold; None where none of them is of a training."""
     split = [(run.strip(), metric) for run, _, metric in (n.rpartition(" - ") for n in names)]
     lowered = [snake_case(name) for name in names]
@@ -179,7 +179,7 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
                 (index, "", f"{name}_by_row" if _is_course(name) else name)
                 for index, name in enumerate(lowered)
             )
-            return Head("|", len(names), None, metrics)
+            return _Head("|", len(names), None, metrics)
         split = _side_by_side(names)
     columns = [
         (index, *split[index])
@@ -198,7 +198,7 @@ def meaning(names: Sequence[str], delimiter: str) -> Head | None:
             # The `train_loss` beside a `loss` is a trainer's closing mean.
             if name is not None or snake_case(raw) not in called
         )
-    return Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
+    return _Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
 
 
 def _is_course(name: str) -> bool:
