@@ -215,11 +215,6 @@ TEXTS = {
         "Step | Training Loss | reward\n-- | -- | --\n1 | 0.5 | -1.5\n2 | 0.25 | 1.5\n",
         "train_loss 1:0.5 2:0.25; reward 1:-1.5 2:1.5",
     ),
-    "a table on its side": (
-        "| iter | 1 | 500 | 1000 |\n|---|---|---|---|\n| val loss (nats) | 2.5 | 0.5 | - |\n"
-        "| perplexity | 12 | 1.6 | 1.1 |\n",
-        "val_loss 1:2.5 500:0.5; untouched 2.5",
-    ),
     "a table of two splits": (
         "it\ttrain\tdev\n10\t3.5\t-\n20\t1.5\t-\n20\t-\t1.25\n",
         "train_loss 10:3.5 20:1.5; val_loss 20:1.25",

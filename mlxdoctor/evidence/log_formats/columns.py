@@ -67,8 +67,6 @@ class Columns(LineFormat):
         self._head: _Head | None = None
         self._last = -1
         self._is_bare = False
-        #: Of a table that lies on its side: what counts its columns, and their counts.
-        self._across: tuple[str, list[float]] | None = None
 
     def read(self, number: int, line: str) -> bool:
         text, follows = line.strip(), number == self._last + 1
@@ -82,9 +80,6 @@ class Columns(LineFormat):
                 self._last = number
                 return True
         is_drawn = text.startswith("|") and text.count("|") >= 3
-        if is_drawn and self._is_across(number, text, follows=follows):
-            self._last = number
-            return True
         head = self._head
         is_open = head is not None and is_drawn == (head.delimiter == "|")
         if head and is_open and (follows or not is_drawn) and self._is_row(number, text, head):
@@ -95,24 +90,6 @@ class Columns(LineFormat):
         if head is not None:
             self._head, self._last, self._is_bare = head, number, is_bare
         return head is not None
-
-    def _is_across(self, number: int, text: str, *, follows: bool) -> bool:
-        """Whether a line is of a table on its side: a metric a line, a report a column."""
-        name, *cells = _cells(text, "|")
-        values = [to_number(cell) for cell in cells]
-        if self._across is not None and follows:
-            counter, counts = self._across
-            # `val loss (nats)`.
-            label = name.partition("(")[0]
-            (metric,) = unique([canonical(label)], [label])
-            for count, value in zip(counts, values, strict=False):
-                if value is not None and metric in ("train_loss", "val_loss"):
-                    self.add(number, (counter, count), {metric: value})
-            return True
-        counts = [value for value in values if value is not None and is_count(value)]
-        is_head = snake_case(name) in STEPS and len(counts) == len(cells) > 1
-        self._across = (snake_case(name), counts) if is_head else None
-        return is_head
 
     def _is_row(self, number: int, text: str, head: _Head) -> bool:
         cells = _cells(text, head.delimiter)
