@@ -132,30 +132,9 @@ def remarked(log: TrainingLog) -> Iterator[Seen]:
             "{text}).",
             {"count": len(lines), "line": lines[0], "text": quoted(f"…{first.text[-SHOWN:]}")},
         )
-    if notes.compared:
-        fell, rose = (
-            [pair for pair in notes.compared if sign * (pair[3] - pair[2]) > 0.0]
-            for sign in (-1.0, 1.0)
-        )
-        yield Seen(
-            "From before and after the training the log has {compared:* figure} (from line {line})"
-            "[; {fell} fell: {fallen}][; {rose} rose: {risen}].",
-            {
-                "compared": len(notes.compared),
-                "line": notes.compared[0][0],
-                "fell": len(fell) or None,
-                "fallen": _changes(fell),
-                "rose": len(rose) or None,
-                "risen": _changes(rose),
-            },
-        )
     last = sorted(notes.scores.values(), key=lambda remark: remark.lines[-1])[-SCORES:]
     if last:
         yield Seen("Of scores the log says: {told}.", {"told": "; ".join(map(_told, last))})
-
-
-def _changes(pairs: list[tuple[int, str, float, float]]) -> str:
-    return ", ".join(f"{quoted(name)} {a:.4g} to {b:.4g}" for _, name, a, b in pairs[:MOST])
 
 
 def _told(remark: Remark) -> str:

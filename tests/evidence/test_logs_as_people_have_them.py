@@ -16,7 +16,6 @@ from mlxdoctor.evidence.training_log import TrainingLog, looks_like_log
 from mlxdoctor.judge.extent import remarked
 from mlxdoctor.measure.logged_levels import logged_loss
 from mlxdoctor.run import Run
-from mlxdoctor.template import fill
 from tests.checks.log_evidence import finding
 from tests.evidence.log_tables import read_text as read
 
@@ -467,25 +466,6 @@ def test_a_log_in_chinese_as_windows_writes_it(tmp_path: Path) -> None:
     )
     path.write_bytes(russian.encode() + b"sample: \xd0\n")
     assert TrainingLog.read([path]).main.reports == 10
-
-
-def test_figures_from_before_and_after_are_set_side_by_side(tmp_path: Path) -> None:
-    table = (
-        "┃ KPI ┃ Kind ┃ Before (epoch 0) ┃ After (epoch 10) ┃ Delta ┃\n┡━━╇━━╇━━╇━━╇━━┩\n"
-        "│ DCS │ good │ 0.250 │ 0.000 │ -0.250 │\n│ Reward │ RL │ 5.692 │ 9.117 │ +3.425 │\n"
-    )
-    lines = "  easy          base=0.940  trained=0.790  delta=-0.150\n"
-    log = read(tmp_path / "a.log", TEXT + table + lines)
-    assert [pair[1:] for pair in log.notes.compared] == [
-        ("DCS", 0.25, 0.0),
-        ("Reward", 5.692, 9.117),
-        ("easy", 0.94, 0.79),
-    ]
-    (seen,) = (seen for seen in remarked(log) if "before and after" in seen.message)
-    assert fill(seen.message, seen.measured) == (
-        "From before and after the training the log has 3 figures (from line 39); 2 fell: "
-        "“DCS” 0.25 to 0, “easy” 0.94 to 0.79; 1 rose: “Reward” 5.692 to 9.117."
-    )
 
 
 #: Losses within a document, and scores of some steps beside columns of all.

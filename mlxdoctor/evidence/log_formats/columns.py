@@ -75,7 +75,7 @@ class Columns(LineFormat):
         if is_bare and (not _FIGURE.search(text) or (self._is_bare and follows)):
             text = f"| {text} |"
         if text[:1] in _OPENINGS:
-            text = undrawn(text)
+            text = text.lstrip("> ").translate(_DRAWN)
             if follows and _RULE.match(text):
                 self._last = number
                 return True
@@ -194,19 +194,10 @@ def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(run, name[len(run) :]) for run, name in zip(owners, names, strict=True)]
 
 
-def undrawn(line: str) -> str:
-    """A line of a table, whatever it is drawn with, as Markdown has it."""
-    return line.strip().lstrip("> ").translate(_DRAWN)
-
-
-def cells_of(text: str) -> list[str]:
-    """The cells of a line of a table in Markdown, without marks."""
-    return [cell.strip().strip("*`_ ") for cell in text.strip("|").split("|")]
-
-
 def _cells(text: str, delimiter: str) -> list[str]:
     if delimiter == "|":
-        return cells_of(text)
+        # Without the marks of Markdown.
+        return [cell.strip().strip("*`_ ") for cell in text.strip("|").split("|")]
     if not delimiter:
         return text.split()
     if '"' in text:

@@ -231,7 +231,6 @@ class Notes:
         warnings: what was logged as a warning or worse, by its text without figures.
         scores, skips, repetitive: lines that are no reports, by their text without figures: with
             scores, on something that was skipped, and such that repeat themselves.
-        compared: figures from before and after the training: line, name and both.
         headings: lines that may name the run below them: number and text.
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
@@ -259,7 +258,6 @@ class Notes:
     scores: dict[str, Remark] = field(default_factory=dict)
     skips: dict[str, Remark] = field(default_factory=dict)
     repetitive: dict[str, Remark] = field(default_factory=dict)
-    compared: list[tuple[int, str, float, float]] = field(default_factory=list)
     headings: list[tuple[int, str]] = field(default_factory=list)
     mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
