@@ -265,13 +265,7 @@ TEXTS = {
         "train_loss 1:2.5 2:1.5",
     ),
     "bare losses": ("loss: 2.5\nloss: nan\nloss: 2.0\n", "train_loss 1:2.5 2:nan 3:2; numbered"),
-    # The last five at each epoch, beside a line of the first step alone.
-    "lists of losses": (
-        "Step 1/42 loss=2.5\nRecent losses: ['2.5', '2.4', '2.3']\n"
-        "Recent losses: ['2.4', '2.3', '2.0', '1.5']\nval_losses: [2.6, 2.5, 2.4, 1.9, 2.0]",
-        "train_loss 1:2.5 2:2.4 3:2.3 4:2 5:1.5; val_loss 1:2.6 2:2.5 3:2.4 4:1.9 5:2; numbered",
-    ),
-    "a list of fewer losses than the log reports itself": (
+    "a list of losses is no report": (
         "step 1 loss=2.5\nstep 2 loss=1.5\nstep 3 loss=1\nRecent losses: ['1.5', '1.25']\n",
         "train_loss 1:2.5 2:1.5 3:1",
     ),

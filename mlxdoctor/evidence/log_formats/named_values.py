@@ -48,8 +48,10 @@ _HINT = re.compile(
     r"|\breward\w{0,10}\s?[=:]\s?-?\d",
     re.IGNORECASE,
 )
-#: Losses in another unit than ours.
-_BITS = re.compile(r"\bbits\b|\bbp[bt]\b", re.IGNORECASE)
+#: Losses in another unit than ours, and lists of them.
+_OTHERS = re.compile(
+    r"\bbits\b|\bbp[bt]\b|loss(?:es)?['\"]?\s?[:=]\s?\[['\"]?[\d.]{1,20}['\"]?,", re.IGNORECASE
+)
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d{1,3}%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
@@ -137,7 +139,7 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
     def read(self, number: int, line: str) -> bool:
         if "loss" not in line and "Loss" not in line:
             line = in_english(line)
-        if not _HINT.search(line) or _BITS.search(line):
+        if not _HINT.search(line) or _OTHERS.search(line):
             match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
             if match is not None:
                 self._epochs.append(number, [float(match[1])])
