@@ -269,8 +269,8 @@ TEXTS = {
         "step 1 loss=2.5\nstep 2 loss=1.5\nstep 3 loss=1\nRecent losses: ['1.5', '1.25']\n",
         "train_loss 1:2.5 2:1.5 3:1",
     ),
-    "a line of several reports and a loss before training": (
-        "Initial Val loss: 3.3\nIter 10: Train loss 2.9 ... Iter 20: Val loss 0.4, Train loss 0.1",
+    "a loss before training": (
+        "Initial Val loss: 3.3\nIter 10: Train loss 2.9\nIter 20: Val loss 0.4, Train loss 0.1",
         "val_loss 0:3.3 20:0.4; train_loss 10:2.9 20:0.1; untouched 3.3",
     ),
     "a loss before reports that name no step": (
@@ -297,10 +297,6 @@ TEXTS = {
     "names with what they are of in brackets": (
         "it=25 loss(avg)=2.250 gnorm=1.0\nit=50 loss(avg)=2.000 gnorm=1.0\n",
         "train_loss 25:2.25 50:2; grad_norm 25:1 50:1",
-    ),
-    "a course in arrows": (
-        "**Validation loss:** 2.649 → 0.305 (200) → 0.300 (400) → **0.095 (800)** → 0.279 (900).\n",
-        "val_loss 0:2.649 200:0.305 400:0.3 800:0.095 900:0.279; untouched 2.649",
     ),
     "the columns of two runs": (
         '"Step","run-1 - train_loss","run-1 - train_loss__MIN","run-1 - train_loss__MAX",'

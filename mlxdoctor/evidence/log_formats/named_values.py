@@ -18,9 +18,6 @@ import re
 from array import array
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
-
-import numpy as np
 
 from mlxdoctor.evidence.logs.log_format import OTHER, LineFormat, LogSoFar, Nature, Shape, axis_of
 from mlxdoctor.evidence.logs.metric_names import (
@@ -60,19 +57,9 @@ _CHANGE = re.compile(
     rf"loss(?:\s\w{{1,20}})?\s?[:=]\s?[~≈*]{{0,3}}({NUMBER})\s?[*]{{0,2}}\s?(?:→|-+>|=>)\s?[*]{{0,2}}({NUMBER})",
     re.IGNORECASE,
 )
-#: A loss at several iterations, which stand in brackets.
-_ARROW = r"\s?[*]{0,2}\s?(?:→|-+>|=>)\s?[*]{0,2}"
-_AT = r"(?:\s?\((?:iter|step|@)?\s?(\d{1,9})\))"
-_COURSE = re.compile(
-    rf"((?:\btrain\w{{0,5}}|\bval\w{{0,8}}|\beval\w{{0,8}})\s)loss\W{{1,8}}"
-    rf"({NUMBER}{_AT}?(?:{_ARROW}{NUMBER}{_AT}?){{2,99}})",
-    re.IGNORECASE,
-)
-_COUNTED = re.compile(_AT)
-_REPORTED = re.compile(rf"({NUMBER}){_AT}?")
 #: A bar's description with a step of its own, which is a report by itself where it holds a loss.
 _STEP = re.compile(r"\b(?:iter|iteration|step)s?\W{0,4}\d", re.IGNORECASE)
-#: A report that says itself when it was made, and a validation before all.
+#: Where a report begins that says itself when it was made, and a validation before all.
 _ITER = re.compile(r"\bIter(?:ation)?\s{1,4}\d{1,9}:")
 _MLX_LM = re.compile(r"Iter \d{1,9}: (?:Train|Val) loss ")
 _INITIAL = re.compile(r"^\W{0,12}[Ii]nitial\s(?=(?:[Vv]al|[Ee]val)\w{0,8}[\s_][Ll]oss\b)")
@@ -133,7 +120,6 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._plan = lru_cache(maxsize=MAX_PLANS)(self._understand)
         self._epochs = log.shape(("epoch",), None, "row", nature=Nature.MARK)
         self._total = 0.0
-        self._last: list[float] = []
         self._doubted: list[_Plan] = []
 
     def read(self, number: int, line: str) -> bool:
@@ -144,13 +130,10 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             if match is not None:
                 self._epochs.append(number, [float(match[1])])
             return match is not None
-        if len(begins := [one.start() for one in _ITER.finditer(line)]) > 1:
-            # `Iter 10: Train loss 2.5 ... Iter 200: Val loss 0.4`.
-            pieces = (line[start:end] for start, end in pairwise([*begins, len(line)]))
-            return sum(self._read(number, piece) for piece in pieces) > 0
-        if begins and _MLX_LM.match(line, begins[0]) and "poch" not in line:
+        begun = _ITER.search(line)
+        if begun and _MLX_LM.match(line, begun.start()) and "poch" not in line:
             # What a script says before it is none of the report.
-            line = line[begins[0] :]
+            line = line[begun.start() :]
         if not _STEP.search(line):
             line = _INITIAL.sub("Iter 0: ", line)
         has_bar, end = False, 0
@@ -161,11 +144,6 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             has_bar |= self._read(number, shown, is_bar=True)
         if has_bar and not _REPORT.search(line[end:]):
             return True
-        if (course := _COURSE.search(line)) and len(_COUNTED.findall(course[2])) > 1:
-            # `Validation loss: 2.6 → 0.31 (200) → 0.28 (400)`.
-            reports = _REPORTED.findall(course[2])
-            lines = (f"Iter {at or 0}: {course[1]}loss {value}" for value, at in reports)
-            return sum(self._read(number, line) for line in lines) > 0
         if change := _CHANGE.search(line):
             # `Training loss: 2.07 → 1.31`.
             name, (before, after) = line[: change.start(1)], change.groups()
@@ -184,13 +162,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             return False
         if is_bar:
             self._redraw(plan.shape, number, row)
-        elif "%|" in line and np.array_equal(row, self._last, equal_nan=True):
-            # A bar is redrawn while its description stays.
-            return True
         else:
             plan.held.append((number, row))
             plan.missing = max(plan.missing - 1, 0)
-        self._last = row
         total = math.prod(values[place] or 1.0 for place in plan.total)
         if plan.total and total != self._total:
             self._total = total
