@@ -16,8 +16,8 @@ from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
-from mlxdoctor.evidence.logs.text_stream import LogStream, log_encoding
-from mlxdoctor.evidence.source import Source, open_file, read_text, without_hole
+from mlxdoctor.evidence.logs.text_stream import LogStream
+from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding, without_hole
 from mlxdoctor.safety.errors import InputError
 
 __all__ = ["LogFailure", "Segment", "Series", "TrainingLog", "looks_like_log"]
@@ -250,7 +250,7 @@ def _ends(path: Path) -> list[str]:
         stream.seek(max(size - SNIFFED_BYTES, len(head)))
         tail = stream.read(SNIFFED_BYTES)
     try:
-        encoding = log_encoding(path, head)
+        encoding = text_encoding(path, head)
     except InputError:
         return []
     if encoding == "utf-16":

@@ -450,17 +450,18 @@ def test_a_save_of_the_epoch_before_is_gone_on_from(tmp_path: Path) -> None:
     assert log.main.finite("train_loss").iterations.tolist() == [*range(8000, 9600, 100)]
 
 
-def test_a_log_in_chinese_as_windows_writes_it(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
+def test_a_log_in_chinese(tmp_path: Path) -> None:
     text = "".join(
         f"当前Batch：{at}/100 | 当前epoch:0/1 | 当前损失值：{3 - at / 50} | 当前准确率：{at}.00%\n"
         for at in range(10, 101, 10)
     )
-    path.write_bytes(text.encode("gbk"))
-    (segment,) = TrainingLog.read([path]).segments
+    (segment,) = read(tmp_path / "train.log", text).segments
     assert segment.series["train_loss"].values[-1] == 1.0
     assert segment.series["accuracy"].values[-1] == 100.0
-    # A broken byte makes no Chinese of another language.
+
+
+def test_a_log_with_a_broken_byte(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
     russian = "".join(
         f"шаг {at}: потери: {3 - at / 50} валидация завершена\n" for at in range(10, 101, 10)
     )

@@ -73,26 +73,6 @@ def lines(texts: Iterable[str], most: int) -> Iterator[tuple[Sequence[int], list
         number += ended
 
 
-def log_encoding(path: Path, head: bytes) -> str:
-    """The encoding of a log that begins with `head`; raises as `text_encoding`.
-
-    Chinese as Windows writes it is told by bytes that are hardly ever UTF-8, and always its own.
-    """
-    encoding = text_encoding(path, head)
-    if encoding == "utf-16" or head.isascii():
-        return encoding
-    read = head.decode(encoding, errors="replace")
-    broken = read.count("\ufffd")
-    if 2 * broken <= sum(not sign.isascii() for sign in read):
-        return encoding
-    try:
-        # The last sign may be cut.
-        head[: max(len(head) - 4, 0)].decode("gb18030")
-    except UnicodeDecodeError as error:
-        return "gb18030" if error.start >= len(head) - 8 else encoding
-    return "gb18030"
-
-
 class LogStream:
     """A log file, read once from its beginning to its end.
 
@@ -116,7 +96,7 @@ class LogStream:
             self._hash.update(content)
             written = content
             if decoder is None:
-                encoding = log_encoding(self.path, content)
+                encoding = text_encoding(self.path, content)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
                 written = without_hole(content)
             text = held + decoder.decode(written)
