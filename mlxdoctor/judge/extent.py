@@ -79,9 +79,6 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"{few:.4g} M trained parameters{earlier}")
     if before := header.get("resumed_from"):
         told.append(f"it goes on from {quoted(before)}")
-    if segment.resumed:
-        places = ", ".join(f"{place:,}" for place in segment.resumed[:MOST])
-        told.append(f"resumed at {segment.unit} {places}, with the same loss")
     starts, ends, saves = log.notes.run_marks, log.notes.ended, log.notes.stored
     if not segment.reports and starts:
         told.append(f"{_counted(len(starts), 'start')} ({_few(starts)})")

@@ -399,23 +399,6 @@ def test_a_save_is_heard_of_after_the_last_report(tmp_path: Path) -> None:
     assert early.measured["reached"] == 500
 
 
-@pytest.mark.parametrize(
-    ("again", "extra", "runs"), [(1.02, {}, 1), (1.3, {}, 2), (1.02, {"lr": 1e-5}, 2)]
-)
-def test_a_run_that_goes_on_from_its_save_is_one(
-    again: float, extra: dict[str, float], runs: int, tmp_path: Path
-) -> None:
-    losses = {step: 2.0 + 10.0 / step for step in range(10, 210, 10)}
-    rows = [json.dumps({"step": at, "loss": loss}) for at, loss in losses.items()]
-    rows += [
-        json.dumps({"step": at, "loss": again * losses[at], **extra}) for at in (150, 160, 170)
-    ]
-    log = read(tmp_path / "a.jsonl", "\n".join(rows))
-    assert len(log.segments) == runs
-    assert log.main.resumed == ((150,) if runs == 1 else ())
-    assert log.main.finite("train_loss").iterations[-1] == 170
-
-
 def test_validations_that_nothing_counts_lie_among_the_reports(tmp_path: Path) -> None:
     lists = {"train_losses": [2.0, 1.5, 1.0, 0.8, 0.6, 0.5], "eval_losses": [1.8, 1.4, 1.5]}
     (tmp_path / "metrics.json").write_text(json.dumps({**lists, "hyperparameters": {"lr": 1e-4}}))
@@ -441,13 +424,6 @@ def test_a_notebook_says_which_trainer_it_makes(tmp_path: Path) -> None:
     said = [seen.message for seen in report.seen]
     assert any("The log has no reward" in sentence for sentence in said)
     assert not any("its end" in sentence for sentence in said)
-
-
-def test_a_save_of_the_epoch_before_is_gone_on_from(tmp_path: Path) -> None:
-    rows = [{"step": at, "epoch": 3, "loss": 1.4 + at / 1e5} for at in range(8000, 9500, 100)]
-    rows += [{"step": at, "epoch": 4, "loss": 1.4 + at / 1e5} for at in (9300, 9400, 9500)]
-    log = read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    assert log.main.finite("train_loss").iterations.tolist() == [*range(8000, 9600, 100)]
 
 
 def test_a_log_in_chinese(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.engines.series import median, noise
+from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.logs.log_format import OTHER, TRAIN, VALIDATION, LogSoFar, Nature, Shape
 from mlxdoctor.evidence.logs.series import Axis, Segment, Series
 
@@ -20,10 +20,6 @@ ROUNDING = 6e-4
 #: Share of the rows that are in a log twice where two processes write it, how many rows lie between
 #: two of one step at most, and by what share their losses differ.
 _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
-#: Reports of a run before a save that it goes on from; of how many reports on either side the loss
-#: there is the median; and within how many of their noises, or what share of it, the loss is the
-#: same: two logs of 628 public ones go on so, after 12 and 375 reports.
-BEFORE_A_SAVE, LEVEL, NOISES, AS_THERE = 8, 5, 3.0, 0.05
 #: Share of the last step from which on steps are not counted anew: an epoch's first report is near
 #: to 0, a save near to the end.
 ANEW = 0.5
@@ -192,10 +188,8 @@ class _Rows:
             offset[training[place] :] = done
         return np.asarray(self.named + offset)
 
-    def runs(
-        self, marks: Sequence[int]
-    ) -> Iterator[tuple[NDArray[np.int64], int, tuple[int, ...]]]:
-        """The runs: the places of their rows, how many are left out, and which go on from a save.
+    def runs(self, marks: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], int]]:
+        """The runs: the places of their rows, and how many are left out.
 
         Args:
             marks: lines at which a trainer announced that it starts, in order.
@@ -203,7 +197,7 @@ class _Rows:
         # What goes on from row to row while one run lasts.
         clock = self.steps if np.isfinite(self.named).any() else self.epochs
         kept: list[NDArray[np.int64]] = []
-        repeats, begin, resumed = self.doubled, 0, tuple[int, ...]()
+        repeats, begin = self.doubled, 0
         reported: dict[tuple[int, float], list[int]] = {}
         beginnings = {
             *self._beginnings(clock, np.array(marks)),
@@ -219,22 +213,18 @@ class _Rows:
             if not again and kept:
                 before = np.concatenate(kept)
                 # A short table, of which the whole follows.
-                is_part = self._repeated(before, clock, news) == len(before)
-                left = before[:0] if is_part else self._gone_on_from(before, rows, clock)
-                if is_part:
+                if self._repeated(before, clock, news) == len(before):
                     repeats += len(before)
-                elif len(left):
-                    resumed = (*resumed, int(rows[self.roles[rows] == TRAIN][0]))
                 else:
-                    yield before, repeats, resumed
-                    repeats, resumed = 0, ()
-                kept, reported = [left] if len(left) else [], {}
+                    yield before, repeats
+                    repeats = 0
+                kept, reported = [], {}
             repeats += again
             kept.append(rows[again:])
             for key, places in news.items():
                 reported.setdefault(key, []).extend(places)
             begin = end
-        yield np.concatenate(kept), repeats, resumed
+        yield np.concatenate(kept), repeats
 
     def _beginnings(self, clock: NDArray[np.float64], marks: NDArray[np.int64]) -> Iterator[int]:
         """The places at which a run begins, the first left out.
@@ -293,27 +283,6 @@ class _Rows:
             if is_next and (clock[before:place] > 1.0).any():
                 yield place
 
-    def _gone_on_from(
-        self, before: NDArray[np.int64], rows: NDArray[np.int64], clock: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        """The rows up to the save that `rows` go on from; none where they are a run of their own.
-
-        A run that was resumed counts on from its save, and its loss is what it was there.
-        """
-        old, new = (part[self.roles[part] == TRAIN] for part in (before, rows))
-        # Epochs alone may be counted anew while all else goes on; another form is another log's.
-        if not (len(old) and len(new) and np.isfinite(self.named[new[0]])):
-            return before[:0]
-        first, is_same_form = clock[new[0]], self.owner[new[0]] in self.owner[old]
-        at = int(np.count_nonzero(clock[old] < first))
-        if at < BEFORE_A_SAVE or first > clock[old[-1]] or not is_same_form:
-            return before[:0]
-        beside = self.losses[old[max(at - LEVEL, 0) : at + LEVEL]]
-        apart = abs(median(self.losses[new[:LEVEL]]) - median(beside))
-        if not apart <= max(NOISES * noise(beside), AS_THERE * median(beside)):
-            return before[:0]
-        return np.asarray(before[_filled(clock[before], 0.0) < first])
-
     def _repeated(
         self,
         rows: NDArray[np.int64],
@@ -341,7 +310,6 @@ class _Rows:
         self,
         chosen: NDArray[np.int64],
         repeats: int,
-        resumed: tuple[int, ...],
         announced: Sequence[tuple[int, int]],
     ) -> Segment:
         """The run of the chosen rows."""
@@ -368,7 +336,6 @@ class _Rows:
             axis=self.axis,
             reports=len(reports),
             repeats=repeats,
-            resumed=tuple(numbers[np.isin(chosen, resumed)].tolist()),
         )
 
     def _numbered(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -418,7 +385,6 @@ class _Rows:
                 is_again = np.isclose(values[:-1], values[-1], rtol=ROUNDING).any()
                 at, values = (at[:-1], values[:-1]) if is_again else (at, values)
             series[name] = Series(at, values)
-        _close(series)
         told = series.get("val_perplexity") or series.get("val_ppl")
         losses = series.get("train_loss")
         if told is not None and losses is not None and "val_loss" not in series:
@@ -430,17 +396,6 @@ class _Rows:
             # What is told as a perplexity is a loss all the same.
             series["val_loss"] = Series(told.iterations, np.log(told.values))
         return series
-
-
-def _close(series: dict[str, Series]) -> None:
-    """Take a validation that the trainer sums up with for the last one, where it has no later."""
-    told, losses = series.get("last_val_loss"), series.get("val_loss")
-    if told is None or losses is None or len(told) > 1:
-        return
-    if told.iterations[0] > losses.iterations[-1]:
-        at = np.append(losses.iterations, told.iterations)
-        series["val_loss"] = Series(at, np.append(losses.values, told.values))
-        del series["last_val_loss"]
 
 
 def _filled(values: NDArray[np.float64], before: float = np.nan) -> NDArray[np.float64]:

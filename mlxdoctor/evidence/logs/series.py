@@ -73,7 +73,6 @@ class Segment:
             first report is 1, the next 2.
         reports: how many rows it was made from.
         repeats: how many more there were that print the same once more, and were left out.
-        resumed: where the run went on from a save; what had come after that save was left out.
     """
 
     series: Mapping[str, Series]
@@ -84,7 +83,6 @@ class Segment:
     name: str = ""
     reports: int = 0
     repeats: int = 0
-    resumed: tuple[int, ...] = ()
 
     def get(self, name: str) -> Series | None:
         """The series of that name, or None where the log has none."""
