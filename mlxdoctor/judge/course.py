@@ -60,8 +60,6 @@ WINDOWS = 20
 #: pass below which it fell far since then: 17 of 58 sound public logs end there, and 22 of 34
 #: others.
 PASSES, BY_HEART = 1.5, 0.5
-#: Of the lowest report, a mean over all that can be none: a mean lies above the lowest.
-BELOW_ALL = 0.9
 #: Nats from which on a loss is near zero: a perplexity of 1.1.
 NEAR_ZERO = 0.1
 #: The same within one pass over the rows: 0.13 in a public run whose rows were nearly alike.
@@ -189,13 +187,15 @@ def courses(
         is_scored = any(_VALIDATED.search(remark.text) for remark in log.notes.scores.values())
         yield _course(segment, "training loss", training, gap, is_scored=is_scored)
     yield from _scored(segment)
-    yield from _means(log)
-    if told := closing(segment):
-        yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(told)})
+    if (means := log.notes.mean_losses) and not segment.reports:
+        told = "Of the loss the log has nothing but a mean over the run, {mean:.5g}."
+        yield Seen(told, {"mean": means[-1]})
+    if closed := closing(segment):
+        yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(closed)})
     yield from remarked(log)
     yield from warned(log)
-    if (told := extent(log)) and (segment.reports or log.notes.mean_losses):
-        yield Seen("The log says of the run: {told}.", {"told": "; ".join(told)})
+    if (clauses := extent(log)) and (segment.reports or means):
+        yield Seen("The log says of the run: {told}.", {"told": "; ".join(clauses)})
     if tests := log.notes.test_losses:
         test_loss, *_ = tests[-1]
         above = test_loss - held_out_last if held_out_last is not None else 0.0
@@ -233,39 +233,6 @@ def _scored(segment: Segment) -> Iterator[Seen]:
                 "highest_at": scores.facts.highest_at if last < scores.facts.highest else None,
             },
             learned=is_learned,
-        )
-
-
-def _means(log: TrainingLog) -> Iterator[Seen]:
-    """The mean losses that a trainer sums its runs up with, where they tell more than its log."""
-    means, segment = log.notes.mean_losses, log.main
-    training = segment.finite("train_loss").facts
-    if not means:
-        return
-    if not (training.points or len(segment.finite("val_loss"))):
-        whole = (total for total, (step, _) in log.notes.bars.items() if step == total)
-        yield Seen(
-            "Of the loss the log has nothing but a mean over [each of {runs} runs|the run{one}], "
-            "{means}[, of {steps} step{many}].",
-            {
-                "runs": len(means) if len(means) > 1 else None,
-                "one": "",
-                "means": ", ".join(f"{mean:.5g}" for mean in means),
-                "steps": (steps := log.notes.header.get("steps") or next(whole, None)),
-                "many": "" if steps == 1 else "s",
-            },
-        )
-    if means == [0.0] and not training.zeros.count:
-        yield Seen(
-            "The trainer sums up with a mean loss of 0: no update was made, as of a run "
-            "resumed at its end[, or every loss was exactly 0{unseen}].",
-            {"unseen": None if training.points else ""},
-        )
-    elif len(means) == 1 and training.points > 1 and means[0] < BELOW_ALL * training.lowest:
-        yield Seen(
-            "The trainer sums up with a mean loss of {mean:.3f}, and no report is below "
-            "{lowest:.3f}: it counts updates from before this log, or is on another scale.",
-            {"mean": means[0], "lowest": training.lowest},
         )
 
 

@@ -134,22 +134,6 @@ def test_of_a_training_loss_alone(
     assert seen.fell is ("by 3.5%" not in part)  # what is within chance is no fall
 
 
-@pytest.mark.parametrize(
-    ("mean", "times", "said"),
-    [
-        ("0.47", 1, "a mean loss of 0.470, and no report is below 0.900"),
-        ("'0.0'", 1, "a mean loss of 0: no update was made, as of a run resumed at its end."),
-        ("'0.0'", 0, ""),
-        ("0.95", 1, ""),
-    ],
-)
-def test_a_mean_that_is_of_no_report(logs: LogWriter, mean: str, times: int, said: str) -> None:
-    rows = [f"{{'loss': {times * (1.2 - i / 10)}, 'epoch': {i}}}" for i in range(1, 4)]
-    log = logs.text(*rows, f"{{'train_runtime': 7.1, 'train_loss': {mean}, 'epoch': 3}}")
-    told = " ".join(fill(seen.message, seen.measured) for seen in courses(log))
-    assert ("sums up" in told, said in told) == (bool(said), True)
-
-
 def test_a_closing_summary(logs: LogWriter) -> None:
     log = logs.text(
         "Iter 20: Val loss 2.4, Val took 1.0s",
