@@ -44,8 +44,6 @@ LITTLE = 0.1
 SMALL = 0.15
 #: Share of its end by which single reports of the second half differ where that is told.
 STRAY = 0.2
-#: Nats of a gap between the two that is told beside few validations.
-WIDE = 0.5
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
 #: 7 of 227 sound public logs end there, and 31 of 169 others.
 UNREADABLE = 4.0
@@ -100,10 +98,6 @@ _NEAR_ZERO = (
     "reasons: the rows are nearly alike or known by heart, the answer stands in the prompt, or it "
     "is no mean over tokens{readings}.][ Validation rows with so low a loss may be much like those "
     "trained on{both}.]"
-)
-_FEW_VALIDATIONS = (
-    "The validation loss ends {gap:.2f} above the training loss, and {validations:* validation} "
-    "can't show where it turned, if it did."
 )
 
 _BEGINS = "The log begins [in epoch {epoch:.3g}|at {unit} {first}]: how the run began is not in it."
@@ -175,7 +169,7 @@ def courses(
         scored = " loss" if held_out_scores(segment) else ""
         # Within the first pass no row was seen twice.
         low = LOW_AT_ONCE if 0.0 < passes_told(log) <= 1.0 else NEAR_ZERO
-        yield from _together(training, held_out_last, len(validation), scored, low)
+        yield from _together(training, held_out_last, scored, low)
     if len(validation):
         held_out = _course(segment, "validation loss", validation)
         # Rows that were trained on show nothing that was learned for others.
@@ -254,9 +248,7 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
     return {"share": passes} if 0.0 < passes < PASS else {}
 
 
-def _together(
-    training: Series, held_out: float | None, validations: int, scored: str, low: float
-) -> Iterator[Seen]:
+def _together(training: Series, held_out: float | None, scored: str, low: float) -> Iterator[Seen]:
     """What both losses come to.
 
     Args:
@@ -264,7 +256,7 @@ def _together(
         scored: " loss" where scores of a validation tell of other rows.
         low: nats below which a training loss is near zero.
     """
-    end, apart = training.facts.end, (held_out or 0.0) - training.facts.end
+    end = training.facts.end
     above = training.values[training.values > 0.0]
     is_rounded = bool(len(above)) and float(above[-1]) < NEAR_ZERO
     is_better = held_out is not None and held_out >= max(KNOWN_BETTER * end, NEAR_ZERO)
@@ -278,8 +270,6 @@ def _together(
         readings = None if is_better else ""
         known = {"both": both, "held_out": held_out, "readings": readings, "scored": scored}
         yield Seen(_NEAR_ZERO, known)
-    if validations < VALIDATIONS and apart >= WIDE and (held_out or 0.0) >= TIMES * end > 0.0:
-        yield Seen(_FEW_VALIDATIONS, {"gap": apart, "validations": validations})
 
 
 def _course(
