@@ -70,24 +70,19 @@ def extent(log: TrainingLog) -> list[str]:
         is_rising = is_warm_up(segment.finite("learning_rate")) and not anew
         rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
         told.append(f"a learning rate of {course}{begun}{rising}")
-    every, step = (float(header.get(key, 0)) for key in ("logging_steps", "global_step"))
-    if every > step > 0.0:
-        told.append(f"{step:.0f} steps, where the loss is reported after every {every:.0f}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
         before = header.get("trained_before") if is_alone(log) else None
         earlier = f", where an earlier start had {before} M" if before else ""
         told.append(f"{few:.4g} M trained parameters{earlier}")
     if before := header.get("resumed_from"):
         told.append(f"it goes on from {quoted(before)}")
-    starts, ends, saves = log.notes.run_marks, log.notes.ended, log.notes.stored
+    starts, ends = log.notes.run_marks, log.notes.ended
     if not segment.reports and starts:
         told.append(f"{_counted(len(starts), 'start')} ({_few(starts)})")
     if ends and ends[-1] > segment.last_line:
         told.append(f"its end ({_few(ends[-1:])})")
     elif log.notes.mean_losses:
         told.append("its end, with a summary")
-    if not segment.reports and saves:
-        told.append(f"{_counted(len(saves), 'save')} ({_few(saves)})")
     return told
 
 

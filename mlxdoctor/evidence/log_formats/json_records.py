@@ -41,8 +41,8 @@ SPLIT_NAMES = ("train", "val", "valid", "validation")
 _HISTORIES = ("log_history", "history", "logs", "metrics", "records")
 #: Where a record says how many updates there are to be.
 _TOTALS = ("total_steps", "max_steps")
-#: What a trainer's state says of the run: how far it came, and how often it reports.
-_STATED = ("global_step", "epoch", "logging_steps")
+#: What a trainer's state says of the run: how far it came.
+_STATED = ("global_step", "epoch")
 #: Values of a list that is a course, and what makes lists one, beside a count and a reward.
 MIN_LIST = 2
 _OF_A_COURSE = frozenset({"train_loss", "val_loss"})
@@ -146,13 +146,7 @@ class JsonHistory(DocumentFormat):
             self.notes.header |= {
                 key: str(document[key]) for key in _STATED if as_float(document.get(key))
             }
-        if self.count:
-            return ""
-        if isinstance(document, dict) and any(document.get(key) == [] for key in _HISTORIES):
-            # Of a run that ended before its first report.
-            self.notes.header["history"] = "empty"
-            return ""
-        return None
+        return "" if self.count else None
 
 
 def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | None:

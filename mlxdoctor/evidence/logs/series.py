@@ -225,7 +225,6 @@ class Notes:
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
         cells: numbers of the lines at which a cell of a notebook ended.
-        stored: numbers of other lines that say that something was saved.
         warnings: what was logged as a warning or worse, by its text without figures.
         scores, skips, repetitive: lines that are no reports, by their text without figures: with
             scores, on something that was skipped, and such that repeat themselves.
@@ -251,7 +250,6 @@ class Notes:
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
-    stored: list[int] = field(default_factory=list)
     warnings: dict[str, Remark] = field(default_factory=dict)
     scores: dict[str, Remark] = field(default_factory=dict)
     skips: dict[str, Remark] = field(default_factory=dict)
@@ -268,8 +266,7 @@ class Notes:
     @property
     def tell_of_training(self) -> bool:
         """Whether they show a log of training that has no report."""
-        told = self.failures or self.trainable or self.mean_losses or "history" in self.header
-        return bool(told or self.test_losses)
+        return bool(self.failures or self.trainable or self.mean_losses or self.test_losses)
 
     @property
     def test_loss(self) -> float | None:
