@@ -28,8 +28,6 @@ _STYLES = (
     re.compile(rf"\s*File (?P<file>[^\s\"][^:\n]{{0,400}}):{_LINE}(?:, in (?P<name>[\w<>.]+))?"),
     re.compile(rf"\s*(?P<file>Cell In\s?\[\d{{1,6}}\]), line {_LINE}(?:, in (?P<name>[\w<>.]+))?"),
 )
-#: The line that a frame is at, where others stand around it.
-_POINTED = re.compile(r"\s*-{2,}>\s*\d{1,7}\s+(?P<code>\S.*)")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|lib/python\d|\\Lib\\|^<"
     # What a package's installation put there to start it.
@@ -70,10 +68,6 @@ class Failures(LineFormat):
         if self._is_open:
             if not line.strip() or line[0] in " \t|^~":
                 self._frame(line)
-                return True
-            if self._before.count('"') % 2 or self._before.endswith(", line"):
-                # A terminal broke the line of a frame.
-                self._before = ""
                 return True
             is_end = _RAISED.match(line)
             kinds = (kind for kind, sign in _FAILURES.items() if is_end and sign.search(line))
@@ -119,11 +113,8 @@ class Failures(LineFormat):
             self._place = f"{match['file'].strip()}:{match['line']}"
             if not _LIBRARY.search(match["file"].strip()):
                 self._own = (self._place, "")
-        elif text and self._place == self._own[0]:
-            if pointed := _POINTED.match(line):
-                self._own = (self._place, pointed["code"][:MAX_TEXT])
-            elif not self._own[1] and _PYTHON.match(before):
-                self._own = (self._place, text[:MAX_TEXT])
+        elif text and self._own == (self._place, "") and _PYTHON.match(before):
+            self._own = (self._place, text[:MAX_TEXT])
 
     def _add(self, number: int, kind: str, text: str) -> None:
         place, code = self._own
