@@ -22,13 +22,9 @@ MOST, SCORES, SHOWN = 3, 2, 100
 
 def passes_told(log: TrainingLog) -> float:
     """How often a run went over its rows, as far as the log says it; 0 where it does not."""
-    segment, header = log.main, log.notes.header
-    batches = header.get("epoch_batches", "").replace(",", "")
-    if batches and segment.axis in ("iteration", "step"):
-        return (segment.last or 0) / max(int(batches), 1)
-    own = segment.finite("epoch").facts.last
+    own = log.main.finite("epoch").facts.last
     # What a trainer's state or its summary says is further than the last report.
-    return float(header.get("epoch", own)) if is_alone(log) else own
+    return float(log.notes.header.get("epoch", own)) if is_alone(log) else own
 
 
 def is_alone(log: TrainingLog) -> bool:

@@ -11,11 +11,6 @@ from mlxdoctor.evidence.logs.log_format import DocumentFormat
 CELL_ENDS = "[the cell ends]\n"
 #: A trainer of preferences or rewards, where a cell makes it; events.py knows what is said of it.
 _TRAINER = re.compile(r"\b((?:[A-Z][A-Za-z]{0,9}PO|KTO|RLOO)Trainer)\s?\(")
-#: A report in the text of a cell, and how many make a log of it.
-_REPORT = re.compile(
-    r"^\W{0,9}(?:iter|step|epoch)\w{0,6}\W{1,3}\d.{0,60}loss\W{1,4}\d", re.IGNORECASE | re.MULTILINE
-)
-MIN_REPORTS = 5
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
 #: How far the training came, which transformers draws above its table.
@@ -43,12 +38,7 @@ def _outputs(cells: list[Any]) -> Iterator[str]:
     for cell in cells:
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
         source = _joined(cell.get("source")) if isinstance(cell, dict) else ""
-        if len(_REPORT.findall(source)) >= MIN_REPORTS:
-            # A log of another place, which was kept here.
-            yield f"{source}\n{CELL_ENDS}"
-            source = ""
-        source = source if outputs else ""
-        for trainer in dict.fromkeys(_TRAINER.findall(source)):
+        for trainer in dict.fromkeys(_TRAINER.findall(source) if outputs else ()):
             yield f"{trainer} initialized\n"
         stream, is_ended, has_said = "", True, False
         for output in outputs if isinstance(outputs, list) else ():

@@ -221,9 +221,6 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
             first = 0
         if first is not None:
             found["step"] = first
-    # `batch=16` behind the step is its size.
-    if "step" in found and "batch" in found and found["batch"] not in totals:
-        del found["batch"]
     return found
 
 
@@ -278,8 +275,6 @@ def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | N
     if said in _RATES:
         if name is None:
             return unit.group().strip() if unit else None
-    elif name is None and said in ("gb", "gi_b", "gib"):
-        return "memory"
     elif name is not None and said in ("mb", "mi_b", "mib") and "mem" in name.lower():
         return f"{name} mb"
     return name
