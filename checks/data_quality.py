@@ -73,9 +73,6 @@ ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
 #: Share of pairs of one text, for a warning and an error: a few copies do no harm, and of half of
 #: them the run is without effect.
 ALIKE = (0.02, 0.02, 0.5)
-#: Share of different ones among the last answers of conversations, and among the first: 0.01 and
-#: 1.00 in a run that learned only to be thanked, 0.72 and more of both in two sound tasks.
-CLOSING, VARIED = 0.1, 0.5
 #: Rows for each different answer from which on they are said over, share of the answers with a word
 #: of their own, and of the validation rows that say them again: 13, 1.0 and 1.0 in one run, in none
 #: of 45 other sets of rows.
@@ -83,9 +80,9 @@ SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
 #: Rows to an answer from which on it is a class, whatever it repeats: 18 to 40 in four sound runs.
 OF_A_CLASS = 12
 _TOKEN = re.compile(r"\w{3,}")
-#: Different prompts, of all rows, where most answers differ: 0.01 where the roles were exchanged,
-#: 1.0 in 12 real tasks.
-FEW_PROMPTS = 0.1
+#: Different prompts, of all rows, where at least so many answers differ: 0.01 where the roles were
+#: exchanged, 1.0 in 12 real tasks.
+FEW_PROMPTS, VARIED = 0.1, 0.5
 #: Share of the answers that take up what they are asked about, in tales that were asked for: 1.0.
 TAKEN_UP = 0.8
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
@@ -178,15 +175,6 @@ LABELS = 30
             says="{rows} of {all_rows} training rows have the same answer, {answer}.",
             expected=_ROWS,
             fix="check that the answers were written to the right column",
-        ),
-        "closing-words": Symptom.error(
-            "of each conversation only its closing words are trained on",
-            says="mask_prompt trains only on the last answer of a conversation. In {rows} "
-            "conversations with several answers the last ones are only {different} different "
-            "texts, such as {answer}. The first ones are {first} different texts, and bear no "
-            "loss.",
-            expected="the answers that are to be learned at the end of their rows",
-            fix="leave the closing words out, or end a row after each answer",
         ),
         "cut-answers": Symptom.error(
             "answers are cut at one length",
@@ -309,8 +297,6 @@ def data_quality(
             yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _few_prompts(train, pairs, facts)
-        if config is not None and config.mask_prompt:
-            yield from _closing_words(train)
         yield from _cut(train, pairs, facts)
         test = dataset.splits.get("test")
         yield from _cut_prompts(train, pairs, test.pairs if test is not None else ())
@@ -359,16 +345,6 @@ def _alike(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
     others = enumerate(map(split.pair, rejected))
     same = [row for row, other in others if pairs[row].answer.strip() == other.answer.strip()]
     yield from _graded("alike-pairs", split, same, ALIKE)
-
-
-def _closing_words(train: Split) -> Iterator[Sign]:
-    rows = (train.answers(row) for row in train.rows)
-    ends = [(answers[0], answers[-1]) for answers in rows if len(answers) > 1]
-    first, last = (len(set(each)) for each in zip(*ends, strict=True)) if ends else (0, 0)
-    is_most = len(ends) >= max(PAIRED_ROWS, len(train.rows) / 2)
-    if is_most and last <= CLOSING * len(ends) and first >= VARIED * len(ends):
-        counts = {"rows": len(ends), "different": last, "first": first}
-        yield Sign("closing-words", {**counts, "answer": quoted(ends[0][1])})
 
 
 def _graded(

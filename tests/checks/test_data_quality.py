@@ -306,31 +306,6 @@ def test_what_answers_look_like(tmp_path, rows, symptom, severity):
         assert f"exactly {length} characters" in outcome.findings[0].message
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "masked", "told"),
-    [
-        ("Item {at} costs {at} euros.", ("You're welcome!", "Glad to help."), True, True),
-        # Without a mask all answers are learned.
-        ("Item {at} costs {at} euros.", ("You're welcome!", "Glad to help."), False, False),
-        # Examples before a question that has a label, and a second question.
-        ("good", ("good", "bad"), True, False),
-        ("Item {at} costs {at} euros.", ("It is sold in {at} shops.",), True, False),
-    ],
-)
-def test_answers_that_bear_no_loss(tmp_path, first, last, masked, told):
-    rows = [
-        conversation(
-            ("user", f"What is item {at}?"),
-            ("assistant", first.format(at=at)),
-            ("user", "Thanks."),
-            ("assistant", last[at % len(last)].format(at=at)),
-        )
-        for at in range(60)
-    ]
-    _, codes = examined(tmp_path, rows, config_of(tmp_path, mask_prompt=masked))
-    assert codes.get("closing-words") == ("error" if told else None)
-
-
 def test_plain_text_has_no_answers(tmp_path):
     outcome, codes = examined(tmp_path, [{"text": f"Text {at}"} for at in range(60)])
     assert codes == {}

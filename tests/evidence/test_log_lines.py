@@ -138,14 +138,6 @@ TEXTS = {
         "clipping_high 10:0.001; clipping_total 10:0.002; learning_rate 10:1e-05; "
         "iterations_per_second 10:0.1; tokens_per_second 10:12.3; peak_memory_gb 10:9.876",
     ),
-    "boxes of names and values": (
-        "".join(
-            f"{'-' * 36}\n| rollout/ |  |\n|    ep_rew_mean | {reward} |\n| time/ | |\n"
-            f"|    total_timesteps | {at} |\n| train/ | |\n|    loss | {loss} |\n{'-' * 36}\n"
-            for at, reward, loss in ((2048, 87.5, 8.5), (4096, 92.5, 6.25))
-        ),
-        "ep_rew_mean 2048:87.5 4096:92.5; train_loss 2048:8.5 4096:6.25",
-    ),
     "a sentence for each epoch": (
         "".join(
             f"Epoch {n}/3 with loss {loss}\nEvaluating\n" for n, loss in enumerate((3.5, 2.5, 1.5))

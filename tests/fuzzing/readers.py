@@ -192,11 +192,7 @@ def _checkpoints(folder: Path) -> None:
         name = line.replace(b"\0", b"").replace(b"/", b"")[:200].decode("utf-8", "replace")[:60]
         if name in ("", ".", ".."):
             continue
-        if name.endswith("safetensors"):
-            (run / name).write_bytes(sound)
-        else:
-            (run / name).mkdir(exist_ok=True)
-            (run / name / "adapter_model.safetensors").write_bytes(sound)
+        (run / name).write_bytes(sound)
     history = CheckpointHistory.read(run)
     touch(history)
     for checkpoint in history.checkpoints:
@@ -372,7 +368,7 @@ READERS: tuple[Reader, ...] = (
            tokens=('"tuned_tokens":[', '"prompt":', '"end_token_ids":', '"messages":', "null")),
     Reader("checkpoints", "names", _checkpoints, seeds.checkpoint_names,
            lambda: {"sound.safetensors": seeds.small_adapter()},
-           tokens=("_adapters.safetensors", "checkpoint-", "١٢")),
+           tokens=("_adapters.safetensors", "١٢")),
     Reader("peft-weights", "adapter_model.safetensors", _conversion, seeds.peft_weights,
            lambda: {"adapter_config.json": seeds.peft_config()},
            tokens=("base_model.model.", ".lora_A.weight", ".lora_B.weight", '"shape":[')),

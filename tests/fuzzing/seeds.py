@@ -216,7 +216,6 @@ def generations() -> Sequence[bytes]:
 def checkpoint_names() -> Sequence[bytes]:
     return [
         b"0000100_adapters.safetensors\n0000200_adapters.safetensors\nadapters.safetensors\n",
-        b"checkpoint-10\ncheckpoint-20\nadapter_model.safetensors\n",
     ]
 
 

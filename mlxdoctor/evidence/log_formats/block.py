@@ -8,12 +8,6 @@ from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
 _OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*(?::\s*)?$")
 _ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")
-#: The same in a box, and the lines around it.
-_CELLS = re.compile(r"^\s*[│┃|]\s*([A-Za-z][\w ./()-]{0,60}?)\s*[│┃|]\s*([^│┃|]*)[│┃|]\s*$")
-_DRAWN = "-=━─┏┳┓┡╇┩├┼┤└┴┘╭╮╰╯ "
-#: The line around a box, and what counts the updates in it, best first.
-_RULE = re.compile(r"\s*[-+=─━┌┐└┘]{20,}\s*")
-_COUNTERS = ("total_timesteps", "timesteps", "iterations", "nupdates")
 _PART = re.compile(rf"(?:([\wμµσ]{{1,60}})\s{{0,8}}=\s{{0,8}})?({NUMBER})\s*(%|it/s|tok/s|GB)?")
 
 #: Lines that a block may have; after them it is taken to be over.
@@ -21,7 +15,7 @@ MAX_BLOCK = 80
 
 
 class Block(LineFormat):
-    """`Iter 10:`, and `Name: value` lines below it; or a box of such lines."""
+    """`Iter 10:`, and `Name: value` lines below it."""
 
     name = "blocks"
     priority = 65
@@ -29,39 +23,26 @@ class Block(LineFormat):
 
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
-        self._is_open = False
         self._step: tuple[str, float] | None = None
-        self._line, self._ruled = 0, -1
+        self._line = 0
         self._row: dict[str, float] = {}
 
     def read(self, number: int, line: str) -> bool:
         if match := _OPEN.match(line):
             self.finish()
             self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
-            self._is_open, self._line = True, number
+            self._line = number
             return True
-        if not (self._is_open and self._step) and _RULE.fullmatch(line):
-            self.finish()
-            self._ruled = number
-            return False
-        cells = _CELLS.match(line) if number == self._ruled + 1 else None
-        # A line of names is the head of a table.
-        if cells is not None and (not cells[2].strip() or to_number(cells[2].strip()) is not None):
-            self._is_open, self._line, self._step = True, number, None
         # A progress bar between the lines is another format's.
-        if not self._is_open or "%|" in line:
+        if self._step is None or "%|" in line:
             return False
         text = line.strip()
         if number - self._line > MAX_BLOCK or (self._row and text and not text.strip("=")):
             self.finish()
             return False
-        entry = (_ENTRY.match(line) if self._step else None) or _CELLS.match(line)
-        if entry is None and not self._step and text.strip(_DRAWN):
-            # A box has nothing but cells.
-            self.finish()
-            return False
+        entry = _ENTRY.match(line)
         if entry is None:
-            return not text.strip(_DRAWN)
+            return not text.strip("-=")
         label, rest = entry.groups()
         # `512 (limit: 512)`: the setting is not a measurement.
         for key, number_text, unit in _PART.findall(rest.split("(")[0]):
@@ -71,10 +52,6 @@ class Block(LineFormat):
         return True
 
     def finish(self) -> None:
-        counted = next((self._row[name] for name in _COUNTERS if name in self._row), None)
-        step = self._step or (None if counted is None else ("step", counted))
-        # A box of settings has names like those of metrics, and counts nothing.
-        if is_report(self._row) and step is not None:
-            row = {name: value for name, value in self._row.items() if name not in _COUNTERS}
-            self.add(self._line, step, row)
-        self._is_open, self._row = False, {}
+        if self._step is not None and is_report(self._row):
+            self.add(self._line, self._step, self._row)
+        self._step, self._row = None, {}
