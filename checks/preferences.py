@@ -32,6 +32,7 @@ from mlxdoctor.check import DoesNotArise, Inconclusive, check
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Unsought
+from mlxdoctor.judge.course import on_the_way
 from mlxdoctor.judge.curve import CHANCE, fall_in_noises, levels
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
@@ -61,6 +62,8 @@ NO_SPREAD = 0.0005
 #: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
 #: a pair that was learned.
 LARGE_BETA, ABSURD_BETA = 20.0, 100.0
+
+_WAY = "[ {on_the_way}: {way}.]"
 
 
 @check(codes=_TABLE.symptoms, rerun_symptom=True)
@@ -95,7 +98,7 @@ def preferences(
     telling = {each.code for each in patterns if names[0] in each.series}
     told = {sign.symptom: sign.severity for sign in signs if isinstance(sign, Sign)}
     if all(told[code] is Severity.INFO for code in telling & told.keys()):
-        yield from _learned(columns)
+        yield from _learned(columns, log.main.unit)
     if names[0] not in columns or len(columns[names[0]]) < REPORTS:
         raise Inconclusive(f"the log holds fewer than {REPORTS} reports of a {names[0]}")
 
@@ -144,7 +147,7 @@ def _more_figures(
     }
 
 
-def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
+def _learned(columns: Mapping[str, Series], unit: str) -> Iterator[Seen]:
     for name, (least, noises) in LEARNED.items():
         if name not in columns:
             continue
@@ -153,8 +156,9 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
         if end - start >= max(least, noises * facts.noise):
             figures = {"start": start, "end": end, "level_of": level_of}
             yield Seen(
-                "The {series} went from {start:.3f} to {end:.3f}[ (over {level_of} reports each)].",
-                {"series": _TABLE.words[name], **figures},
+                "The {series} went from {start:.3f} to {end:.3f}[ (over {level_of} reports each)]."
+                + _WAY,
+                {"series": _TABLE.words[name], **figures, **on_the_way(columns[name], unit)},
                 learned=True,
             )
             return
@@ -165,8 +169,9 @@ def _learned(columns: Mapping[str, Series]) -> Iterator[Seen]:
         yield Seen(
             "In {points} reports the mean reward [does not rise{level}|rises within its noise]: it "
             "is {start:.3f} at the start and {end:.3f} at the end[ (over {level_of} reports "
-            "each)], beside a noise of {noise:.2g} a report.",
+            "each)], beside a noise of {noise:.2g} a report." + _WAY,
             {
+                **on_the_way(columns["reward"], unit),
                 "points": points,
                 "level": "" if is_level else None,
                 "start": start,

@@ -285,7 +285,7 @@ def _course(
         "first": facts.first,
         "first_at": int(losses.iterations[0]),
         "last_at": f"{end}{'' if is_held_out else of_all}",
-        **_on_the_way(losses, segment.unit),
+        **on_the_way(losses, segment.unit),
     }
     last = facts.last if is_held_out else facts.end
     # Among noisy reports the first may be a high one.
@@ -345,8 +345,8 @@ def _width(losses: Series) -> int:
     return max(losses.facts.edge, len(losses) // PARTS) if len(losses) >= MANY else 1
 
 
-def _on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
-    """What a loss passed, and the single reports that stand out of it."""
+def on_the_way(losses: Series, unit: str) -> dict[str, Measurement]:
+    """What a loss or a reward passed, and the single reports that stand out of it."""
     facts = losses.facts
 
     def shown(places: list[tuple[int, float]]) -> str:

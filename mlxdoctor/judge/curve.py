@@ -40,7 +40,7 @@ PARTS = 50
 DEPARTED = 0.5
 #: Seconds of a validation that looked at rows.
 LOOKED = 0.05
-_BESIDE = re.compile(rf"{HELD_OUT}.*(?:accuracy|acc|f1|entropy)")
+_BESIDE = re.compile(rf"{HELD_OUT}.*(?:accurac(?:y|ies)|acc|f1|entropy)")
 #: Words of a metric that tells more of training on preferences than its loss.
 REWARDS = frozenset({"reward", "rewards", "margin", "margins", "r"})
 

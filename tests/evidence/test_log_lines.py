@@ -138,6 +138,31 @@ TEXTS = {
         "clipping_high 10:0.001; clipping_total 10:0.002; learning_rate 10:1e-05; "
         "iterations_per_second 10:0.1; tokens_per_second 10:12.3; peak_memory_gb 10:9.876",
     ),
+    "batches of epochs that say how long they are": (
+        "".join(
+            f"Epoch {epoch} Batch {batch}/225 - Loss: {3 - epoch - batch / 1000}\n"
+            for epoch in (0, 1)
+            for batch in (50, 100)
+        ),
+        "epoch 50:0 100:0 275:1 325:1; train_loss 50:2.95 100:2.9 275:1.95 325:1.9",
+    ),
+    "a part of a state, from the middle of a record": (
+        '      "loss": 0.5,\n      "step": 540\n    },\n'
+        '    {\n      "loss": 0.25,\n      "step": 550\n    },\n',
+        "train_loss 540:0.5 550:0.25",
+    ),
+    "means by whatever name, and losses that are no numbers": (
+        "".join(f"Epoch {at}: mean total loss=nan | mean actor loss=0.5\n" for at in (1, 2)),
+        "train_loss 1:nan 2:nan; mean_actor_loss 1:0.5 2:0.5",
+    ),
+    "losses of each pass in a list": (
+        "".join(
+            f'{{"iteration": {at}, "reward": 0.5, "losses_of": [{{"total": 1.5}}, '
+            '{"total": NaN}]}\n'
+            for at in (1, 2)
+        ),
+        "reward 1:0.5 2:0.5; losses_of_total 1:nan 2:nan",
+    ),
     "a sentence for each epoch": (
         "".join(
             f"Epoch {n}/3 with loss {loss}\nEvaluating\n" for n, loss in enumerate((3.5, 2.5, 1.5))

@@ -66,8 +66,8 @@ class JsonLines(LineFormat):
     def __init__(self, log: LogSoFar) -> None:
         super().__init__(log)
         self._last: Shape | None = None
-        #: The members of an object that is open.
-        self._open: list[str] | None = None
+        #: The members of an object that is open, as one is of which a part was copied.
+        self._open: list[str] | None = []
 
     def read(self, number: int, line: str) -> bool:
         if not line.startswith('{"'):
@@ -162,7 +162,7 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
         reader.notes.remark(reader.notes.skips, number, '"skipped": true')
     if any(type(record.get(split)) is int for split in SPLIT_NAMES):
         return None
-    if any(isinstance(value, dict) for value in record.values()):
+    if any(isinstance(value, dict | list) for value in record.values()):
         record = _flat(record)
     stated = (
         (key, to_number(value) if isinstance(value, str) else as_float(value))
@@ -186,10 +186,14 @@ def _add(reader: LogFormat, number: int, record: Mapping[str, Any]) -> Shape | N
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with what lies in an object of its own beside the rest: `reward_total`."""
+    """The record with what lies in an object of its own beside the rest: `reward_total`.
+
+    Of a list of objects, one for each pass over what was sampled, the last.
+    """
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        inner = value if isinstance(value, dict) else {"": value}
+        last = value[-1] if isinstance(value, list) and value else value
+        inner = last if isinstance(last, dict) else {"": value}
         flat |= {f"{key}_{name}" if name else key: part for name, part in inner.items()}
     return flat
 

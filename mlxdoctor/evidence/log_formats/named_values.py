@@ -166,6 +166,8 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             plan.held.append((number, row))
             plan.missing = max(plan.missing - 1, 0)
         total = math.prod(values[place] or 1.0 for place in plan.total)
+        if plan.total and "epoch" in plan.shape.columns:
+            plan.shape.of_epoch = values[plan.total[0]] or 0.0
         if plan.total and total != self._total:
             self._total = total
             self.notes.announce(number, total)

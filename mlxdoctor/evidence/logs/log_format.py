@@ -80,6 +80,7 @@ class Shape:
         nature: how its rows join those of others.
         lines: line number of each row.
         values: the values of all rows, row after row.
+        of_epoch: how many updates its rows say that an epoch has; 0 where they say none.
     """
 
     columns: tuple[str | None, ...]
@@ -89,6 +90,7 @@ class Shape:
     nature: Nature = Nature.PLAIN
     lines: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
+    of_epoch: float = 0.0
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -104,6 +104,9 @@ def unique(names: Iterable[str | None], own: Iterable[str]) -> tuple[str | None,
             seen.add(result[-1])
     for name, others in STAND_INS.items():
         best = next((one for one in others if one in seen), None) if name not in seen else None
+        if best is None and name not in seen:
+            means = {without_mean(one): one for one in seen}
+            best = next((means[one] for one in others if one in means), None)
         if best is not None:
             result[result.index(best)] = name
     return tuple(result)

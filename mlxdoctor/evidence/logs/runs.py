@@ -176,8 +176,15 @@ class _Rows:
         if not len(anew):
             return self.named
         offset = np.zeros(len(self.named))
+        lengths = {shape.of_epoch for shape in self.shapes if shape.role == TRAIN}
+        length = lengths.pop() if len(lengths) == 1 else 0.0
         done = 0.0
         for place in anew.tolist():
+            if length >= steps.max():
+                # `batch 50/225`: each epoch is as long as it says.
+                done += length * float(epoch[place] - epoch[place - 1])
+                offset[training[place] :] = done
+                continue
             begun = steps[place]
             after = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
             # An epoch of one report is as long as it counts.
