@@ -94,7 +94,8 @@ _EXPECTED = "at most {reached:.2f}"
         ),
         "settings-learn": Symptom.info(
             "the run's own settings teach what it lacks",
-            says="Made again with the run's own settings and as many updates the loss on these "
+            says="Made again with the run's own settings and as many updates[, with Adam since no "
+            "optimizer is named{assumed},] the loss on these "
             "rows is {whole:.2f}, and the run's {tuned:.2f}: neither rate nor scale spoiled it.",
             expected="a run that learns as much",
         ),
@@ -132,6 +133,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "before": reach.before or None,
         "after": reach.after or None,
         "cured": reach.cured,
+        "assumed": "" if reach.assumes_adam else None,
     }
     is_lacking = reach.lacking > LACKING and not reach.answers_rightly
     if is_lacking and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:

@@ -39,6 +39,7 @@ from mlxdoctor.twin.rerun import (
     AsConfigured,
     deadline_of,
     in_few_widths,
+    recorded_settings,
     says_how,
 )
 from mlxdoctor.twin.settings import Settings
@@ -104,6 +105,7 @@ class Reach:
             files give: then trainer and file are what they are said to be.
         is_unseen: whether the rows are of the training split, and the twin was trained on others.
         left_out: what there was no time for, as a clause; else empty.
+        assumes_adam: whether the run's own settings name no optimizer, and Adam stood for it.
         right: of the short answers to held-out rows, the share that is as the rows have it; NaN
             where too few are known. Long ones are said in other words by any model.
     """
@@ -134,6 +136,7 @@ class Reach:
     is_replayed: bool = False
     is_unseen: bool = False
     left_out: str = ""
+    assumes_adam: bool = False
     right: float = math.nan
 
     @property
@@ -368,20 +371,35 @@ class _Measuring:
         is_told = is_enough and most < ALMOST_ALL * len(pairs)
         return float(np.mean(short)) if is_told else math.nan
 
+    def _stated(self, found: Reach) -> Reach | None:
+        """With the run's own settings, or those that stand for it; None where it left too few."""
+        if says_how(self.run):
+            return found
+        # The settings are mlx-lm's defaults, and not the run's.
+        if not says_how(self.run, assumes_adam=True):
+            return None
+        self.settings = replace(
+            recorded_settings(self.run, assumes_adam=True),
+            adapter_path=self.settings.adapter_path,
+            clear_cache_threshold=self.settings.clear_cache_threshold,
+        )
+        return replace(found, assumes_adam=True)
+
     def _to_the_end(
         self, found: Reach, untouched: _Losses, tuned: _Losses, reference: Settings
     ) -> Reach:
         """Against an update of the twin for each of the run's batches, if these reach far less."""
-        # Else the settings are mlx-lm's defaults, and not the run's.
-        if not says_how(self.run):
+        settings, few = self.settings, self.updates
+        stated = self._stated(found)
+        if stated is None:
             return found
-        few, self.updates = self.updates, max(self.settings.iters, self.updates)
+        self.updates = max(self.settings.iters, few)
         made = self._after(replace(reference, learning_rate=found.rate), self.updates)
         if made is not None:
             longer = self._found(untouched, tuned, made, found.rate)
             if longer.is_far:
-                return replace(longer, whole=found.whole)
-        self.updates = few
+                return replace(longer, assumes_adam=stated.assumes_adam, whole=found.whole)
+        self.settings, self.updates = settings, few
         return found
 
     def _found(self, untouched: _Losses, tuned: _Losses, reached: _Losses, rate: float) -> Reach:
@@ -546,8 +564,10 @@ class _Measuring:
             if not self.replay.trains_as_read:
                 return found
         if found.own is None:
-            if not says_how(self.run):
+            stated = self._stated(found)
+            if stated is None:
                 return found
+            found = stated
             own = self._after_own(self.settings)
             if own is None:
                 return replace(found, left_out="no time was left to try the run's own settings")

@@ -30,16 +30,20 @@ _LEFT_OUT = frozenset(
 _KEYS = frozenset(option.name for option in fields(Settings)) - OURS - _LEFT_OUT
 
 
-def recorded_settings(run: RunView) -> Settings:
+def recorded_settings(run: RunView, *, assumes_adam: bool = False) -> Settings:
     """Settings to make a run again: as mlx-lm, or as our own trainer where that made it.
 
     Base, data and files are named as they were found here.
+
+    Args:
+        assumes_adam: whether a rate and a number of updates are enough, the optimizer unsaid.
 
     Raises:
         Missing: it left too little for that, or the reference trainer does not take a value.
     """
     config, model, dataset = run.need(TrainingConfig), run.need(BaseModel), run.need(Dataset)
-    if not config.states_steps:
+    is_enough = assumes_adam and bool(config.learning_rate and config.iters)
+    if not (config.states_steps or is_enough):
         raise Missing(
             f"{config.path.name} does not say how the run was trained; "
             "a configuration of mlx_lm.lora does"
@@ -149,10 +153,10 @@ def in_few_widths(parts: Parts) -> Parts:
     return replace(parts, batches=batches)
 
 
-def says_how(run: RunView) -> bool:
+def says_how(run: RunView, *, assumes_adam: bool = False) -> bool:
     """Whether the run left what it takes to make it again; as `recorded_settings`."""
     try:
-        recorded_settings(run)
+        recorded_settings(run, assumes_adam=assumes_adam)
     except Missing:
         return False
     return True
