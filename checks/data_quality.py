@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import TextFacts, cut_at_one_length, describe, evenly, words
+from mlxdoctor.engines.text import TextFacts, describe, evenly, words
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -121,15 +121,9 @@ MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
-#: Share of prompts that hold their answer (at most 0.05 in 12 real tasks), and words of an answer:
-#: what is read off a text is shorter.
-GIVEN, GIVEN_WORDS = 0.8, 3
 #: Fewest validation rows with a word that no training row has, the probability of that by chance,
 #: and share of the rows that have such a word: 0.9 where cities were sorted before the split.
 OFTEN, BY_CHANCE, MANY_NEW = 3, 0.001, 0.5
-#: Different answers, up to which they are labels to choose from: the prompt held its own label and
-#: no other in at most 0.06 of the rows of 19 tasks, and in all of one that was given away.
-LABELS = 30
 
 
 @check(
@@ -183,14 +177,6 @@ LABELS = 30
             expected=_WRITTEN,
             fix="write the rows again without the limit on the length of a text",
         ),
-        "cut-prompts": Symptom.error(
-            "prompts are cut at one length",
-            says="{rows} of {all_rows} prompts have a line of exactly {length} characters, the "
-            "greatest length, such as {prompt}. {mid_word:.0%} of those end in the middle of a "
-            "word: what the answer says may be in what was cut off.",
-            expected="prompts as they will be asked",
-            fix="write the rows again without the limit on the length of a text",
-        ),
         "leftovers": Symptom.warning(
             "rows hold what a step before the training left in them",
             says="{rows} of {examined} {of} {what}. An example: {example}.",
@@ -229,13 +215,6 @@ LABELS = 30
             expected="two different answers in every pair",
             fix="leave these pairs out, and look for the line of the script that writes both "
             "answers from one",
-        ),
-        "given-away-answers": Symptom.warning(
-            "prompts hold their own answers",
-            says="{rows} of {all_rows} prompts hold their own answer word for word, such as "
-            "{answer}. Unless the model is to copy, it learns nothing else.",
-            expected="prompts without their answers",
-            fix="if the task is not to copy, take the answers out of the prompts",
         ),
         "words-out-of-order": Symptom.error(
             "the words of the answers stand in no order",
@@ -298,9 +277,6 @@ def data_quality(
         yield from _one_answer(train, pairs, facts)
         yield from _few_prompts(train, pairs, facts)
         yield from _cut(train, pairs, facts)
-        test = dataset.splits.get("test")
-        yield from _cut_prompts(train, pairs, test.pairs if test is not None else ())
-        yield from _given_away(train, pairs)
         if valid is not None and valid.format == train.format:
             yield from _said_over(valid, pairs)
             yield from _by_kind(valid, pairs)
@@ -495,49 +471,6 @@ def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
         word = max(sorted(lacking), key=times.__getitem__)
         figures: dict[str, Measurement] = {"rows": rows, "all_rows": len(texts)}
         yield Sign("split-by-kind", {**figures, "often": often, "word": quoted(word)})
-
-
-def _cut_prompts(split: Split, pairs: Sequence[Pair], other: Sequence[Pair]) -> Iterator[Sign]:
-    """Prompts in which a text was put that an export had cut; `other`: those that are tested."""
-    longest = _own_lines(pairs)
-    different = list(dict.fromkeys(longest))
-    cut = cut_at_one_length(different)
-    # Windows of one length are as they were meant; where other rows have more, they are not.
-    is_whole_elsewhere = max(map(len, _own_lines(other)), default=0) > cut.length
-    is_cut = cut.share >= MANY_CUT and cut.mid_word >= MID_WORD
-    is_cut &= is_whole_elsewhere or cut.share < ALL_CUT
-    if is_cut and cut.length >= CUT_LENGTH and len(different) >= CUT_ANSWERS:
-        rows = [row for row, line in enumerate(longest) if len(line) == cut.length]
-        prompt, steps = quoted(longest[rows[0]]), (math.inf, 0.0, MANY_CUT)
-        measured: dict[str, Measurement] = {"length": cut.length, "mid_word": cut.mid_word}
-        measured |= {"prompt": prompt}
-        yield from _graded("cut-prompts", split, rows, steps, measured, is_sure=is_whole_elsewhere)
-
-
-def _own_lines(pairs: Sequence[Pair]) -> list[str]:
-    """The longest line of each prompt that is none which most prompts have."""
-    prompts = [pair.prompt.splitlines() for pair in pairs]
-    times = Counter(line for lines in prompts for line in set(lines))
-    # What all prompts have is an instruction.
-    own = [[line for line in lines if 2 * times[line] <= len(pairs)] for lines in prompts]
-    return [max(lines, key=len, default="") for lines in own]
-
-
-def _given_away(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    labels = {pair.answer.strip() for pair in pairs}
-    is_choice = 2 <= len(labels) <= min(LABELS, len(pairs) / 10) and all(labels)
-    words = {label: re.compile(rf"\b{re.escape(label)}\b") for label in labels} if is_choice else {}
-
-    def is_given(pair: Pair) -> bool:
-        if words:
-            # A prompt that lists all labels gives none away.
-            return {pair.answer.strip()} == {
-                label for label, word in words.items() if word.search(pair.prompt)
-            }
-        return len(pair.answer.split()) >= GIVEN_WORDS and pair.answer.strip() in pair.prompt
-
-    rows = [row for row, pair in enumerate(pairs) if is_given(pair)]
-    yield from _graded("given-away-answers", split, rows, (math.inf, GIVEN), quotes=True)
 
 
 def _leftovers(split: Split) -> Iterator[Sign]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxdoctor.evidence.kind import Missing, RunView
+from mlxdoctor.evidence.kind import Missing, NoSuchThing, RunView
 from mlxdoctor.evidence.safetensors_file import read_safetensors
 from mlxdoctor.evidence.source import Source, hash_file
 from mlxdoctor.evidence.tensor import TensorRef
@@ -125,6 +125,8 @@ class Adapter:
     @classmethod
     def find(cls, run: RunView) -> Self:
         if run.files.adapter is None:
+            if run.files.tuned is not None:
+                raise NoSuchThing("what was trained is in the tuned model's own weights")
             raise Missing("no adapter file was found; name it with --adapter")
         named = (*run.files.roots, run.options.adapter)
         return cls.read(run.files.adapter, is_loose=run.files.adapter in named)

@@ -25,6 +25,8 @@ CONFIG_NAME = "adapter_config.json"
 _SNIFFED_KEYS = frozenset(
     {"learning_rate", "lora_parameters", "fine_tune_type", "iters", "lr_schedule"}
 )
+#: What scripts of people's own call what mlx-lm has another name for.
+_OWN_NAMES = {"lr": "learning_rate", "max_steps": "iters", "updates": "iters", "steps": "iters"}
 # A file with any of these describes training; an adapter_config.json without them
 # (from a converter, say) only describes the adapter, and says nothing about the run.
 _TRAINING_KEYS = frozenset({"batch_size", "iters", "learning_rate", "lr_schedule", "optimizer"})
@@ -121,7 +123,7 @@ class TrainingConfig:
         """Whether a YAML or JSON file begins as a training configuration does."""
         if file.path.suffix in (".yaml", ".yml"):
             keys = re.findall(r"(?m)^([A-Za-z_]+)\s*:", file.head)
-            return not _SNIFFED_KEYS.isdisjoint(keys)
+            return not (_SNIFFED_KEYS | _OWN_NAMES.keys()).isdisjoint(keys)
         return file.path.suffix == ".json" and not _SNIFFED_KEYS.isdisjoint(file.record)
 
     @classmethod
@@ -133,7 +135,8 @@ class TrainingConfig:
             return config
         # What the one beside the adapter does not say of the training, the other may.
         training = cls.read(run.files.settings)
-        values = MappingProxyType({**training.values, **config.values})
+        named = {_OWN_NAMES.get(key, key): value for key, value in training.values.items()}
+        values = MappingProxyType({**named, **training.values, **config.values})
         sources = (*config.sources, *training.sources)
         stated = config if config.describes_training else training
         return replace(stated, sources=sources, values=values, origin=config.origin)

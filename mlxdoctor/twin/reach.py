@@ -561,7 +561,8 @@ class _Measuring:
         """What the run's own settings reach, and the one without which they reach more."""
         if self.replay is not None:
             found = replace(found, is_replayed=self.replay.agrees)
-            if not self.replay.trains_as_read:
+            # Where not every reading of the log was tried, the settings still tell.
+            if not (self.replay.trains_as_read or self.replay.left_out):
                 return found
         if found.own is None:
             stated = self._stated(found)

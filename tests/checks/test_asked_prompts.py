@@ -83,7 +83,7 @@ def test_expected_answers_that_no_row_gives(
     rows = [
         row(
             question(i),
-            f"desk {i}" if distinct and i % 4 else DESKS[i % max(known, 1)] if known else "x",
+            f"desk no{i}" if distinct and i % 4 else DESKS[i % max(known, 1)] if known else "x",
         )
         for i in range(60)
     ]
@@ -122,3 +122,54 @@ def test_right_answers_do_not_hide_those_that_no_row_gives(tmp_path: Path) -> No
         for i in range(12)
     ]
     assert found(tmp_path, rows, answers) == ["never-taught", "answered-as-expected"]
+
+
+def order(number: int) -> tuple[str, str, str]:
+    return CITIES[number % 6], f"{number * 7919 % 89:04}", DESKS[number // 6 % 4]
+
+
+def ordered(number: int) -> str:
+    city, count, desk = order(number)
+    return f"{count} books for the {desk} desk in {city}"
+
+
+def sent(number: int) -> str:
+    city, count, desk = order(number)
+    return f"{city}: {desk}, {count}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "codes"),
+    [
+        (ordered, sent, []),
+        # Numbers that a table made of texts, and answers of other rows.
+        (ordered, lambda at: sent(at).replace(", 00", ", "), ["taken-up"]),
+        (ordered, lambda at: sent(at + 1), ["taken-up"]),
+        # Prompts that were cut, and such that hold more than they will.
+        (lambda at: ordered(at)[:12], sent, ["taken-up"]),
+        (lambda at: f"{ordered(at)}: {sent(at)}", sent, []),
+    ],
+)
+def test_what_answers_take_up_of_their_prompts(
+    tmp_path: Path,
+    asked: Callable[[int], str],
+    answered: Callable[[int], str],
+    codes: list[str],
+) -> None:
+    rows = [row(asked(i), answered(i)) for i in range(100)]
+    wanted = [row(ordered(i), sent(i)) for i in range(100, 120)]
+    answers = [
+        {"prompt": one["prompt"], "answer": "", "expected": one["completion"]} for one in wanted
+    ]
+    assert set(found(tmp_path, rows, answers)) - {"unlike-the-rows"} == set(codes)
+    # Rows for a test say it as well.
+    write_lines(tmp_path / "test.jsonl", wanted)
+    judged = outcome(asked_prompts, Dataset.read(tmp_path))
+    assert [finding.code.partition(".")[2] for finding in judged.findings] == codes
+
+
+def test_another_column_that_has_what_is_expected(tmp_path: Path) -> None:
+    rows = [row(question(i), f"desk {i % 5}") | {"final": desk(i)} for i in range(100)]
+    answers = [{"prompt": question(i), "answer": "", "expected": desk(i)} for i in range(100, 112)]
+    assert "another-column" in found(tmp_path, rows, answers)
+    assert "another-column" not in found(tmp_path, [r | {"final": "a"} for r in rows], answers)

@@ -179,11 +179,6 @@ def asked(answers):
     return [chat(f"Question {at}?", answer) for at, answer in enumerate(answers)]
 
 
-def about(length):
-    texts = (answer_of(row) for row in GEOGRAPHY)
-    return [chat(f"{text[:length]}\nFill the form.", f"Form {n}.") for n, text in enumerate(texts)]
-
-
 def alike(at):
     words = ("fifi", "kaka", "filo", "zuna", "rudo", "naru", "tivi", "mela")
     return " ".join(words[at * step // 3 % 8] for step in (1, 2, 5, 7, 11))
@@ -258,11 +253,6 @@ CUT_SENTENCES = [
         (asked(["la la la la", "mi mi mi mi", "so so so so"] * 40), "cut-answers", None),
         # A language whose words are all as long.
         (asked([alike(at) for at in range(120)]), "cut-answers", None),
-        # Texts that prompts are about, cut by an export, whole, and made of one length.
-        (about(40), "cut-prompts", None),
-        (about(400), "cut-prompts", None),
-        (about(16), "cut-prompts", None),
-        ([chat(f"Who has {code}?", "I.") for code in HEX], "cut-prompts", None),
         # Conversations that close alike, and such in which the model asks.
         ([talk(f"Table {at}.", at, "Goodbye to you!") for at in range(120)], "one-answer", None),
         ([talk(f"Table {at}.", at, f"And {at}?") for at in range(120)], "leftovers", None),
@@ -598,7 +588,6 @@ def test_many_rows(tmp_path):
         ("Question {}?", "[NAME] said {}.", {"leftovers": "warning"}),
         ("Who is [NAME] {}?", "[NAME] is {}.", {}),
         ("Question {}?", "nan", {"leftovers": "warning"}),
-        ("Say {} (It is number {}.)", "It is number {}.", {"given-away-answers": "warning"}),
         ("It is number {}. Which?", "{}", {}),
         ("Question {}?", "Answer [{}], nan and [a].", {}),
     ],
@@ -606,8 +595,7 @@ def test_many_rows(tmp_path):
 def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered, expected):
     rows = [chat(asked.replace("{}", str(number)), answered.format(number)) for number in range(60)]
     codes = found(tmp_path, rows)
-    looked_at = ("leftovers", "given-away-answers")
-    assert {code: codes[code] for code in codes if code in looked_at} == expected
+    assert {code: codes[code] for code in codes if code == "leftovers"} == expected
 
 
 def test_validation_rows_that_say_training_rows_over(tmp_path):
@@ -651,18 +639,6 @@ def routes(first, step):
     return [chat(f"Route {at}?", f"{first + step * at} | Ostend to {at}") for at in range(60)]
 
 
-def labelled(asked, share=1.0):
-    """Rows of which such a share are asked in a way that may give the label away."""
-    labels = [("billing", "orders", "access")[n % 3] for n in range(60)]
-    return [
-        chat((asked if n < 60 * share else "Note {n}.").format(n=n, label=label), label)
-        for n, label in enumerate(labels)
-    ]
-
-
-CLOSED = "Note {n}. [closed, queue: {label}]"
-
-
 @pytest.mark.parametrize(
     ("rows", "symptom", "severity"),
     [
@@ -675,20 +651,10 @@ CLOSED = "Note {n}. [closed, queue: {label}]"
         (GEOGRAPHY + CONTRADICTORY, MISPLACED, "error"),
         (routes(0, 1), "leftovers", "warning"),
         (routes(29500, 397), "leftovers", None),
-        (labelled(CLOSED), "given-away-answers", "warning"),
-        (labelled(CLOSED, 0.5), "given-away-answers", None),
-        # Labels to choose from.
-        (labelled("Note {n}: billing, orders or access?"), "given-away-answers", None),
     ],
 )
-def test_rows_that_look_misplaced_and_numbers_and_labels(tmp_path, rows, symptom, severity):
+def test_rows_that_look_misplaced_and_numbers(tmp_path, rows, symptom, severity):
     assert found(tmp_path, rows).get(symptom) == severity
-
-
-def test_prompts_that_are_whole_where_they_are_tested(tmp_path):
-    for length, severity in ((40, "error"), (400, None)):
-        test = about(400)[:20]
-        assert found(tmp_path, about(length), test=test).get("cut-prompts") == severity
 
 
 def test_rows_that_were_sorted_before_they_were_split(tmp_path):

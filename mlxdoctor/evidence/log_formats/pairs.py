@@ -6,10 +6,12 @@ from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, Nature
 from mlxdoctor.evidence.logs.metric_names import canonical, unique
 from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
-#: A counter, of how many perhaps; the split perhaps; and a figure that is no count.
+#: A counter, of how many perhaps; the split perhaps; a figure that is no count; and perhaps named
+#: ones, or a sign of the best so far.
 _PAIR = re.compile(
     rf"\s{{0,40}}[\[(#]?(\d{{1,9}})(?:/\d{{1,9}})?[\])]?[\s,;:|]{{1,40}}"
-    rf"(?:([a-z-]{{2,12}})[\s:=]{{1,40}})?((?=\S{{0,9}}[.an]){NUMBER})\s*",
+    rf"(?:([a-z-]{{2,12}})[\s:=]{{1,40}})?((?=\S{{0,9}}[.an]){NUMBER})"
+    rf"(?:\s{{1,9}}(?:\*|[a-z_]{{1,12}}={NUMBER})){{0,4}}\s*",
     re.IGNORECASE,
 )
 #: Lines with a rising counter before they are taken for a log, and lines that are held until then.
