@@ -35,6 +35,7 @@ from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
+from mlxdoctor.evidence.source import MARKED
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
 from mlxdoctor.measure.weights.lora_targets import (
     by_mlx_lm,
@@ -199,6 +200,8 @@ def _as_mlx_lm_loads(
         return
     if beside is None or beside.origin != "mlx-lm":
         return
+    if (note := beside.sources[0].note).startswith(MARKED):
+        yield Sign("setting-refused", {"problem": f"{note}: it has to be plain UTF-8"})
     refused = dict(refused_settings(beside.values))
     for key, problem in refused.items():
         # Releases before 0.32 accept lora_layers.

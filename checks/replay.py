@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.exhibits import Curve, ReplayCurve
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.twin.levels import Level, before_the_end, misfit
+from mlxdoctor.twin.levels import EXACT, Level, before_the_end, misfit
 from mlxdoctor.twin.reach import LACKING, SHORT, Reach
 from mlxdoctor.twin.readings import readings
 from mlxdoctor.twin.replay import Replay
@@ -50,6 +50,9 @@ _LEARNED = (
     "rows the model is better than a few updates at a usual rate make it."
 )
 _SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
+
+#: The reading of a trainer that changes what it does not save.
+_ALONG = "base-trained-along"
 
 
 @check(
@@ -112,6 +115,12 @@ def replay(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen | Unsoug
     if off > 0.0 and has_before and is_sound and is_of_training and misfit(read) > 0.0:
         clause = replay.reading.clause if replay.reading is not None else None
         yield Sign("trains-otherwise", _figures(read) | {"clause": clause})
+        return
+    # A base that was trained along, and is not saved, would not end where the log does.
+    ends = [level for level in replay.configured if level.what == "after"]
+    is_whole = bool(ends) and all(level.beyond(EXACT) == 0.0 for level in ends)
+    if replay.reading is not None and replay.reading.code == _ALONG and is_whole:
+        yield Sign("trains-otherwise", measured | {"clause": None})
         return
     has_reached = reach is not None and reach.is_ahead and reach.split == "validation"
     # One figure that a reading only comes near to proves nothing against a model that learned.

@@ -40,6 +40,13 @@ _SAYS = (
             expected="a score at least as high as the base model's",
             fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
         ),
+        "always-the-same": Symptom.warning(
+            "the user's score is the same for every answer",
+            says="By {name}, every answer of both models scores {tuned_score:.3g} ({prompts:* "
+            "prompt}): no answer is as wanted, or the function sees no difference.",
+            expected="a score that tells answers apart",
+            fix="Let the function score an expected answer: it should be high.",
+        ),
         "unscored-answers": Symptom.warning(
             "the scoring function failed on some answers",
             says="{name} gave no number for {unscored:* answer} ({reason}).",
@@ -63,6 +70,6 @@ def score(scores: Scores) -> Iterator[Sign | Seen]:
         worst = min(items, key=lambda item: item.tuned - (item.base or 0.0))
         yield Sign("worse-than-base", measured, where=f"prompt {quoted(worst.prompt)}")
     elif len({*base, *tuned}) == 1:
-        raise Inconclusive(f"every answer of both models scores {tuned[0]:.3g}")
+        yield Sign("always-the-same", measured)
     else:
         yield Seen(_SAYS, measured, learned=compared.differs(1))

@@ -24,6 +24,8 @@ from mlxdoctor.safety.stages import Stage
 from mlxdoctor.safety.time_budget import TimeBudget
 
 T = TypeVar("T")
+#: Names that trainers and their users give to the folder of every run.
+EVERYBODYS = frozenset({"adapters", "adapter", "output", "outputs", "checkpoints"})
 #: What reading one kind of evidence came to: the evidence, or why there is none.
 _Read = tuple[Any, Missing | InputError | None]
 
@@ -130,10 +132,15 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the report calls this run: the name of its first path."""
+        """What the report calls this run: the name of its first path.
+
+        Where trainers call all of theirs so, with that of the folder that it lies in.
+        """
         if not self.files.roots:
             return "run"
         first = self.files.roots[0].resolve()
+        if first.is_dir() and first.name in EVERYBODYS and first.parent.name:
+            return f"{first.parent.name}-{first.name}"
         return first.name if first.is_dir() else first.stem
 
     @property

@@ -4,13 +4,14 @@ Here and wherever evidence is read, a file that can't be read, is over a limit o
 should be raises an `InputError`.
 """
 
+import codecs
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
@@ -26,6 +27,8 @@ CHUNK_BYTES = 1 << 20
 POINTER, POINTER_BYTES = b"version https://git-lfs", 1024
 #: Bytes read of a file to tell what it is.
 SNIFF_BYTES = 1 << 16
+#: How the note on a text begins that has a mark of its encoding, which Python's JSON refuses.
+MARKED = "begins with a mark of"
 #: Zero bytes from which on they are a hole, and no file's own format.
 HOLE = 512
 #: How a text in UTF-16 begins.
@@ -179,6 +182,9 @@ def read_text(path: Path, limit: str = "text_bytes") -> tuple[str, Source]:
         InputError: as `read_bytes`, or the file is binary.
     """
     content, source = read_bytes(path, limit)
+    if content[:2] in UTF16_MARKS or content.startswith(codecs.BOM_UTF8):
+        name = "UTF-16" if content[:2] in UTF16_MARKS else "UTF-8"
+        source = replace(source, note=f"{MARKED} {name}")
     return content.decode(text_encoding(path, content), errors="replace"), source
 
 

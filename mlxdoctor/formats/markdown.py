@@ -38,6 +38,7 @@ def render(report: Report, paths: Mapping[str, str] | None = None) -> str:
         "titles": {name: figure.title for name, figure in figures.FIGURES.items()},
         "files": files,
         "symptoms": [one for one in report.findings if one.severity is not Severity.INFO],
+        "has_nats": any("nats" in f"{one.message} {one.expected}" for one in report.findings),
         "notes": [one for one in report.findings if one.severity is Severity.INFO],
     }
     return _rendered("report.md.j2", view)

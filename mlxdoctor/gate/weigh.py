@@ -19,6 +19,7 @@ from mlxdoctor.verdict import Readiness, Verdict
 
 #: Kinds of evidence as their classes call them, which this process need not import.
 ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
+CONFIGURATION, TUNED = "training configuration", "tuned model"
 #: Reasons named for evidence that was missing.
 _MISSING = 3
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
@@ -143,7 +144,11 @@ def _item(
         held.ruling != "suppressed" and held.finding.severity is not Severity.INFO for held in gated
     )
     suspicion = headline(report) if report.suspected is not None and is_open else ""
-    suspect = [suspicion] if suspicion and rules.suspect == "fail" else []
+    # A run that failed never passes, whichever of its findings is an error.
+    is_bad = report.verdict is Verdict.UNHEALTHY and is_open and not fails
+    is_bad &= rules.fail_on != "never"
+    said = headline(report) if is_bad else suspicion
+    suspect = [said] if is_bad or (said and rules.suspect == "fail") else []
     if fails or suspect:
         status = ItemStatus.FAILED
     elif report.unreadable and (
@@ -178,6 +183,8 @@ def _undecided(report: Report, rules: Rules) -> Iterator[str]:
     if report.planned is not None:
         if report.planned.readiness is Readiness.UNKNOWN:
             yield report.planned.open_because
+    elif _has_configuration_alone(report):
+        yield "its configuration lies there, and no weights"
     # An adapter that is sound as far as files can tell passes: nobody trains in CI.
     elif report.verdict is Verdict.INCONCLUSIVE and not report.seen:
         lacking = "; ".join(list(missing(report))[:_MISSING])
@@ -193,6 +200,11 @@ def _not_learned(report: Report) -> Iterator[str]:
     why = next(reasons, "its loss is about the base's").partition("; ")[0]
     why = "needs --generate" if why.startswith(NOT_ASKED) else why
     yield f"no model shows that it is better than its base at its own rows: {why}"
+
+
+def _has_configuration_alone(report: Report) -> bool:
+    kinds = {file.kind for file in report.evidence}
+    return CONFIGURATION in kinds and kinds.isdisjoint((ADAPTER, TUNED))
 
 
 def _is_adapter(report: Report) -> bool:

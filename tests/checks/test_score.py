@@ -30,9 +30,8 @@ def test_a_higher_score_and_noise_pass() -> None:
 
 
 def test_what_decides_nothing() -> None:
-    said = outcome(score, scores([0.0] * 8, [0.0] * 8))
-    assert said.status == "inconclusive"
-    assert said.reason == "every answer of both models scores 0"
+    (same,) = findings(score, scores([0.0] * 8, [0.0] * 8)).values()
+    assert (same.code, same.severity) == ("score.always-the-same", "warning")
     assert outcome(score, scores([0.8] * 7, [0.0] * 7)).status == "inconclusive"
     assert outcome(score, scores([None] * 9, [0.0] * 9)).status == "inconclusive"
 
