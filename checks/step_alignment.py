@@ -50,6 +50,8 @@ _POSITIONS = 8
 #: Least share of the trained positions with a single target, in losses of pairs and policies: 1.0
 #: unless a bonus for entropy is added.
 _CONTRAST = 0.9
+#: Share of the trained positions that no sound loss pushes away from their targets.
+_AWAY = 0.9
 #: Least share of the prompts' tokens that are trained; a template's last line is less.
 _PROMPT = 0.5
 #: Fewest equal tokens at the start of every row that are no text.
@@ -83,6 +85,12 @@ CODES = {
         + ")].",
         fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]; print those of a row "
         "side by side",
+    ),
+    "pushed-away": _error(
+        "the targets are made less likely",
+        says="{away} of {trained} trained positions are pushed away from their targets: the sign "
+        "of the loss is the wrong way round.",
+        fix="minimise the cross-entropy, which is minus the log probability",
     ),
     "padding-trained": _error(
         "padding is trained",
@@ -145,6 +153,11 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
         return
     wrong = list(_offset(alignment))
     yield from wrong
+    weights = alignment.weights[alignment.trained]
+    away = int((weights < 0).sum())
+    # Rewards below the others push answers away, as rejected ones of pairs are.
+    if step.policy is None and step.preferences is None and away >= _AWAY * len(weights):
+        yield Sign("pushed-away", {"away": away, "trained": len(weights)})
     yield from _padding(alignment, planned=step.planned)
     if not wrong:
         yield from _first_tokens(alignment)
