@@ -125,7 +125,9 @@ def render(
     for outcome in report.outcomes if plan is None else ():
         if outcome.status is Status.CRASHED:
             why = outcome.reason[:_MAX_REASON]
-            page.paragraph(f"the check {outcome.check} crashed ({why}): please report it as a bug")
+            # A fault of a plugin is its author's.
+            ask = "" if " package " in why else ": please report it as a bug"
+            page.paragraph(f"the check {outcome.check} crashed ({why}){ask}")
     return page.ended(written)
 
 

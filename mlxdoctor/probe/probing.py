@@ -21,6 +21,10 @@ class ProbeResult:
     measured: TrainingStep
     outcomes: tuple[Outcome, ...]
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {severity}" for severity, count in self.counts.items())
+        return f"<probe of a training step: {counts}>"
+
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Every finding, check by check."""
