@@ -47,6 +47,9 @@ _SHARE = 0.75
 #: answers that a model gives at most which was taught others: none of 12 in three faulty runs, 9 to
 #: 12 of 12 in 13 sound ones that others made up.
 _ALL, _HARDLY_ANY = 0.9, 0.1
+#: Share of the answers that the model gives rightly which were recorded rightly, at most, where a
+#: server spoils them: draws at a usual temperature leave more.
+_HALF = 0.4
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
@@ -76,6 +79,15 @@ _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
             expected="answers that begin as the tuned model's do, sampled or not",
             fix="Answer the prompts again with this adapter on its base model, with nothing put "
             "before the answers and no token forbidden.",
+        ),
+        "spoilt": Symptom.error(
+            "the recorded answers are wrong where the model itself is right",
+            says="To {expected:* prompt} the tuned model itself gives {own_right} of the expected "
+            "answers, and {right} of the recorded ones are right: it answers {answer}, and "
+            "{recorded} was recorded.",
+            expected="recorded answers that are right where the model is",
+            fix="Answer the prompts with `mlx_lm.generate` alone; then add what your server does, "
+            "one by one: penalties, forbidden tokens or repeats, stop words, changed prompts.",
         ),
         "of-other-prompts": Symptom.error(
             "the recorded answers belong to other prompts of the file",
@@ -139,11 +151,14 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     # Of a model that changed little the base's answers may be draws as well.
     is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
     sign = sign or (None if is_base else _drawn(asked.draws))
+    spoilt = _spoilt(items)
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}
         measured |= {"words": max(len(answer_words(item.recorded.tuned)) for item in cut)}
         yield Sign("cut-short", measured, severity=None if _is_unmeant(cut) else Severity.WARNING)
+    elif spoilt is not None and not isinstance(sign, Sign):
+        yield spoilt
     elif sign is not None:
         yield sign
     elif of_tuned >= _SHARE * len(apart):
@@ -185,6 +200,26 @@ def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Ite
         yield Sign(
             "not-as-expected", {**figures, "answer": quoted(answer), "wanted": quoted(other)}
         )
+
+
+def _spoilt(items: Sequence[Asked]) -> Sign | None:
+    """Whether the model itself answers as expected, and what was recorded does not."""
+    wanted = [each for each in items if each.recorded.expected]
+    own = [each for each in wanted if _gives(each.own, each.recorded.expected)]
+    # One that was cut off has a sign of its own.
+    wrong = [
+        each
+        for each in wanted
+        if not _gives(each.recorded, each.recorded.expected)
+        and not _text(each.recorded.expected).startswith(_text(each.recorded.tuned))
+    ]
+    right = len(wanted) - len(wrong)
+    if len(wanted) < _PROMPTS or len(own) < _SHARE * len(wanted) or right > _HALF * len(own):
+        return None
+    wrong.sort(key=lambda each: not _gives(each.own, each.recorded.expected))
+    texts = {"answer": wrong[0].own.tuned, "recorded": wrong[0].recorded.tuned}
+    figures = {"expected": len(wanted), "own_right": len(own), "right": right}
+    return Sign("spoilt", {**figures, **{key: quoted(_text(one)) for key, one in texts.items()}})
 
 
 def _gives(item: Generation, expected: str | None) -> bool:

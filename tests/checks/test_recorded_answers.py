@@ -325,3 +325,17 @@ def test_a_recorded_prompt_has_its_own_system_prompt(tmp_path: Path, how: str) -
     write_lines(run / "generations.jsonl", told)
     seen = diagnose([run], select=["recorded-answers"]).outcomes[0].seen
     assert bool(seen) is bool(how)
+
+
+@pytest.mark.parametrize(
+    ("own", "recorded", "hit"),
+    [
+        ("silver badge for Ana (Rome)", "silver badge for Ana blue", True),
+        ("silver badge for Ana (Rome)", "silver badge for Ana (Rome)", False),
+        # The model is wrong as well.
+        ("silver badge for Ana blue", "silver badge for Ana blue", False),
+    ],
+)
+def test_what_is_wrong_where_the_model_itself_is_right(own: str, recorded: str, hit: bool) -> None:
+    evidence = asked(*[recorded] * 8, tuned=own, expected="silver badge for Ana (Rome)")
+    assert ("recorded-answers.spoilt" in codes(evidence)) is hit
