@@ -18,9 +18,6 @@ Of a trainer whose first losses can't be computed again, another loss (smoothed 
 rows) is as likely as another model: only that it agrees is said. Where they differ, and the model
 is as good as mlx-lm's trainer makes it (`reach`), the log's losses are of another kind.
 
-Where nothing shows which loss the log has, only an end that is far below is told. A mean that
-counts masked tokens, or a loss divided by the accumulated batches, may be as low.
-
 What to do. Evaluate the saved adapter with `mlx_lm.lora --test` on the base that it was trained on.
 """
 
@@ -38,12 +35,6 @@ SHARE = 0.1
 #: Nats beyond the tolerance that are certain, a perplexity up by a third: 1.3 to 5.2 where half of
 #: an adapter is lost, in 0 of 96 healthy runs of three base models.
 FAR = 0.3
-#: Times the loss that the log ends with, where nothing shows which loss it is: 12 without a causal
-#: mask, 37 where one batch was trained on again and again; 0 of 36 sound runs of two blind sets.
-TIMES = 5.0
-#: Times the loss of the log, and of a few updates of the twin, where the model has neither: 2.8 and
-#: 2.2 of an average of weights that was mostly their start.
-BEHIND = 2.0
 #: Of what was learned, what is lost where the rows may be others.
 LOST = 0.5
 
@@ -62,15 +53,6 @@ _SAME = (
             expected="{logged:.3f}, give or take {tolerance:.3f}",
             fix="Compare the file's tensors with the configuration (`mlxdoctor inspect`); where "
             "the model was fused, use base and adapter, or fuse with more bits.",
-        ),
-        "far-above-log": Symptom.warning(
-            "the log ends far below any usual loss of the saved model",
-            says="The tuned model's loss is {tuned_loss:.3f} at the least on the {split} rows, on "
-            "which the log ends with {logged:.3f}. The trainer computes another loss, sees only a "
-            "few of these rows, or saves something else.",
-            expected="{logged:.3f}, give or take {tolerance:.3f}",
-            fix="Print the loss of one batch that your trainer computes, and that of the saved "
-            "model on the same rows.",
         ),
         "as-logged": Symptom.info(
             "the saved model has the loss that the log ends with",
@@ -124,7 +106,6 @@ _SAME = (
 def end_state(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen]:
     after, before = replay.level("after"), replay.level("before")
     if after is None:
-        yield from _far_above(replay, reach)
         raise Inconclusive("the log has no loss of the end that could be computed again")
     if not math.isfinite(after.computed) or not math.isfinite(after.recorded):
         raise Inconclusive("the tuned model's losses are not finite")
@@ -161,7 +142,6 @@ def end_state(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen]:
             yield Sign("other-scale", figures, where="lora_parameters.scale")
         return
     if before is None and replay.level("report") is None:
-        yield from _far_above(replay, reach)
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"
         )
@@ -219,23 +199,3 @@ def _worse(
     )
     severity = None if is_certain else Severity.WARNING
     yield Sign("worse-than-logged", measured, severity=severity)
-
-
-def _far_above(replay: Replay, reach: Reach | None) -> Iterator[Sign]:
-    """That the log ends so far below that no usual loss of this model gives it."""
-    end = replay.least
-    if end is None or (reach is not None and reach.is_as_good):
-        return
-    if reach is not None and replay.began * TIMES < reach.untouched:
-        # A loss of another kind, such as a divergence from a teacher, is one from the start.
-        return
-    # Worse than a few updates make it, of a run that ended better than they do by its log.
-    is_behind = reach is not None and reach.tuned > BEHIND * reach.reached > BEHIND * end.recorded
-    if -end.off > end.tolerance and end.computed > (BEHIND if is_behind else TIMES) * end.recorded:
-        measured: dict[str, Measurement] = {
-            "tuned_loss": end.computed,
-            "logged": end.recorded,
-            "tolerance": end.tolerance,
-            "split": "training" if end.what == "trained" else "validation",
-        }
-        yield Sign("far-above-log", measured)

@@ -53,9 +53,6 @@ class Replay:
         is_turned: whether it has that loss with its factors transposed, as other libraries store
             them. Only square factors load either way.
         saved_at: the iteration of an earlier validation, the loss of which it has to three digits.
-        least: where nothing shows which loss the log has: its last one, of training where it
-            validated nothing, beside the least that the saved model has on those rows.
-        began: the loss that the log begins with; NaN where it has none.
         left_out: what there was no time for, as a clause; else empty.
     """
 
@@ -71,8 +68,6 @@ class Replay:
     scale: Scale | None = None
     is_turned: bool = False
     saved_at: int | None = None
-    least: Level | None = None
-    began: float = math.nan
     left_out: str = ""
 
     def level(self, what: What) -> Level | None:
@@ -140,7 +135,7 @@ class _Search:
         both = [ground for shape in alone for ground in self._under(shape, sound=True, after=shape)]
         shapes = [shape for shape in (*alone, *both) if shape.shape is None]
         if not has_start:
-            # Told whatever is found, so that it is measured first: the time may be over later.
+            # Measured first: the time may be over later.
             _ = self._ends
             return self._by_its_end(configured, shapes)
         if self.bench.recorded.before is None and (ground := self._faulty_end()) is not None:
@@ -253,9 +248,6 @@ class _Search:
             scale or (self.bench.other_scale(ground, levels) if ground is not None else None),
             self.bench.is_turned(ground or self.bench.usual, levels),
             self.bench.saved_at(levels),
-            # Asked for last: it takes validations.
-            self._ends[0][0] if not before_the_end(configured) and self._ends else None,
-            self.bench.recorded.first,
             NOT_ALL if is_short and self.bench.recorded.misfit(levels) > 0.0 else "",
         )
 

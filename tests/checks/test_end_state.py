@@ -8,7 +8,7 @@ import pytest
 
 from mlxdoctor.finding import Status
 from mlxdoctor.twin.bench import Scale
-from mlxdoctor.twin.levels import Level, What
+from mlxdoctor.twin.levels import Level
 from mlxdoctor.twin.reach import Reach
 from mlxdoctor.twin.replay import Replay
 from tests.conftest import check_called
@@ -78,47 +78,6 @@ def test_without_a_loss_before_training_it_cannot_be_told_how_much_was_learned()
     assert "no first loss" in alone.reason
     agreeing = Level("after", 100, 0.3, 0.3, 0.02)
     assert severities(judged((agreeing,))) == {"as-logged": "info"}
-
-
-@pytest.mark.parametrize(
-    ("what", "computed", "tolerance", "expected"),
-    [
-        ("after", 0.218, 0.05, {"far-above-log": "warning"}),
-        ("trained", 0.925, 0.1, {"far-above-log": "warning"}),
-        # Other losses of a sound trainer are as low, or too few rows were read.
-        ("after", 0.09, 0.05, {}),
-        ("after", 0.218, 0.3, {}),
-    ],
-)
-def test_a_log_that_ends_far_below_any_usual_loss(
-    what: What, computed: float, tolerance: float, expected: dict[str, str]
-) -> None:
-    least = Level(what, 100, 0.018, computed, tolerance)
-    levels = (replace(least, computed=3.7),) if what == "after" else ()
-    alone = judged(levels, least=least)
-    assert severities(alone) == expected
-    # A loss that was as low before training is one of another kind.
-    assert severities(judged(levels, GOOD, least=least, began=0.3)) == {}
-    assert severities(judged(levels, GOOD, least=least, began=3.0)) == expected
-    split = "training" if what == "trained" else "validation"
-    assert all(f"at the least on the {split} rows" in each.message for each in alone.findings)
-
-
-@pytest.mark.parametrize(
-    ("tuned", "reached", "expected"),
-    [
-        (0.62, 0.28, {"far-above-log": "warning"}),
-        # Better than a few updates make it, or a log that does not claim more.
-        (0.40, 0.28, {}),
-        (0.62, 0.20, {}),
-    ],
-)
-def test_a_model_that_is_behind_the_log_and_behind_a_few_updates(
-    tuned: float, reached: float, expected: dict[str, str]
-) -> None:
-    least = Level("after", 450, 0.22, 0.61, 0.02)
-    reach = Reach((), "validation", 40, 2.65, tuned, reached, 0.01, 30, 1e-4)
-    assert severities(judged((least,), reach, least=least, began=0.8)) == expected
 
 
 def test_what_decides_nothing() -> None:
