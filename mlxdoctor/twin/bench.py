@@ -18,7 +18,6 @@ from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.readings import Reading
 from mlxdoctor.twin.rerun import AsConfigured, deadline_of, in_few_widths, says_how
 from mlxdoctor.twin.settings import Settings
-from mlxdoctor.twin.token_rows import TokenRow
 
 #: Nats by which the same loss differs: rounding in half precision and in the log is below.
 SAME = 0.02
@@ -145,24 +144,7 @@ class Bench:
         ground.parts.prepare(model, ground.settings)
         return self._loss(model, ground, count)
 
-    def trained(self, ground: Ground) -> Iterator[Level]:
-        """The last reports on training, beside what the tuned model has on those rows."""
-        recorded = self.recorded.trained
-        if recorded is None or "tuned" not in self.models.names:
-            return
-        rows = ground.parts.encode(ground.settings, self.tokenizer).train
-        mean, error = self._loss(self.models.select("tuned"), ground, over=rows)
-        tolerance = max(SAME, ERRORS * error) + recorded.drift
-        if math.isfinite(mean + tolerance):
-            yield Level("trained", recorded.iteration, recorded.after, mean, tolerance)
-
-    def _loss(
-        self,
-        model: Any,
-        ground: Ground,
-        count: int | None = None,
-        over: Sequence[TokenRow] | None = None,
-    ) -> tuple[float, float]:
+    def _loss(self, model: Any, ground: Ground, count: int | None = None) -> tuple[float, float]:
         """The loss of a validation, nats a token; its standard error beside one of other rows.
 
         Zero where both are over all rows (Cochran 1977, finite populations, ratio estimator);
@@ -170,13 +152,12 @@ class Bench:
 
         Args:
             count: of its batches, if not all.
-            over: rows, if not those of the validation split.
         """
         from mlxdoctor.twin.masked_loss import losses_of
 
         settings, parts = ground.settings, ground.parts
         rows = parts.encode(settings, self.tokenizer)
-        held = rows.valid if over is None else over
+        held = rows.valid
         # mlx-lm refuses rows that fill no batch; others take what there is.
         settings = replace(settings, batch_size=max(min(settings.batch_size, len(held)), 1))
         made, total = parts.batches(settings), len(held) / settings.batch_size

@@ -18,7 +18,7 @@ ITERATIONS, LATEST_FIRST = 30, 60
 EXACT = 0.003
 
 #: The recorded losses, in order of time.
-What = Literal["before", "report", "after", "trained"]
+What = Literal["before", "report", "after"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Level:
     """One recorded loss and the same computed again, nats a token.
 
     Attributes:
-        what: the validation before the first update, a report on training, the validation after
-            the last, or the last reports on training.
+        what: the validation before the first update, a report on training, or the validation after
+            the last.
         tolerance: by which they may differ: rounding, and the sampling error of other rows.
     """
 
@@ -86,7 +86,6 @@ class Recorded:
         reports: (iterations before it, its own, loss) of the first reports on training.
         after: as the log has the end of training; None where it validated nothing.
         validations: (iteration, loss) of those in between.
-        trained: its last reports on training, where it validated nothing.
         first: the loss that the log begins with, of whichever rows; NaN where there is none.
     """
 
@@ -94,7 +93,6 @@ class Recorded:
     reports: tuple[tuple[int, int, float], ...]
     after: LoggedLoss | None
     validations: tuple[tuple[int, float], ...] = ()
-    trained: LoggedLoss | None = None
     first: float = math.nan
 
     def misfit(self, levels: Sequence[Level]) -> float:
@@ -130,13 +128,12 @@ class Recorded:
                     break
                 reports.append((last, iteration, loss))
         after = logged_loss(log, planned=config.iters if config is not None else None)
-        trained = None
         if after is not None and after.split == "train":
-            after, trained = None, after
-        if main.base_val_loss is None and not reports and after is None and trained is None:
+            after = None
+        if main.base_val_loss is None and not reports and after is None:
             raise Missing("the log has no loss that could be computed again")
         every = main.finite("val_loss")
         validations = list(zip(every.iterations.tolist(), every.values.tolist(), strict=True))
         between = tuple(validations[0 if main.base_val_loss is None else 1 : -1])
         start = start_of(main)[0] if series is not None else math.nan
-        return cls(main.base_val_loss, tuple(reports), after, between, trained, start)
+        return cls(main.base_val_loss, tuple(reports), after, between, start)

@@ -266,8 +266,8 @@ class _Search:
         ends = list[tuple[Level, Ground]]()
         for shape in self._plain:
             with suppress(InputError):  # rows of text have no prompt
-                levels = [each for each in self.bench.validations(shape) if each.what == "after"]
-                ends += [(each, shape) for each in (*levels, *self.bench.trained(shape))]
+                levels = self.bench.validations(shape)
+                ends += [(each, shape) for each in levels if each.what == "after"]
         return tuple(sorted(ends, key=lambda end: end[0].computed))
 
     @property
