@@ -263,7 +263,7 @@ def data_quality(
     is_harmless = is_harmless and log is not None and ends_low(log.main) and ends_together(log.main)
     steps = (NOTED, math.inf, math.inf) if is_harmless else COPIED
     yield from _graded("duplicates", train, repeats, steps, figures, is_sure=is_sure)
-    if train.format in ("tokens", "unknown"):
+    if train.format == "unknown":
         of_answers = ("cut-answers", "words-out-of-order", "misplaced-answers")
         yield Unsought(of_answers, "the rows are in no format of one prompt and one answer")
         return

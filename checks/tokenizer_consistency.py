@@ -230,7 +230,7 @@ def _ends_inside(tokenizer: Tokenizer, rows: SupervisedRows) -> Iterator[Sign]:
 def _not_given_back(tokenizer: Tokenizer, dataset: Dataset | None) -> Iterator[Sign]:
     """Signs of the vocabulary in decoded text, which stand for blanks and ends of lines."""
     splits = [split for split in dataset.splits.values() if split.rows] if dataset else []
-    if not splits or splits[0].format == "tokens":
+    if not splits:
         return
     pairs = splits[0].pairs
     texts = [pairs[place].answer for place in evenly(len(pairs), _EXAMINED)]

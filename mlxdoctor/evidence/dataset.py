@@ -29,7 +29,7 @@ _METRICS = frozenset({"loss", "train_loss", "val_loss", "eval_loss"})
 
 Row = Mapping[str, Any]
 Message = Mapping[str, Any]
-RowFormat = Literal["chat", "completions", "text", "tokens", "pairs", "unknown"]
+RowFormat = Literal["chat", "completions", "text", "pairs", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,13 @@ class Features:
     def needed(self) -> Mapping[RowFormat, tuple[str, ...]]:
         """The keys that a row of each format has, in mlx-lm's order of asking for them.
 
-        `tokens`, rows tokenized beforehand, and `pairs`, a chosen answer with or without a rejected
-        one, are not mlx-lm's: other trainers read them.
+        `pairs`, a chosen answer with or without a rejected one, are not mlx-lm's: other trainers
+        read them.
         """
         return {
             "completions": (self.prompt, self.completion),
             "chat": (self.chat,),
             "text": (self.text,),
-            "tokens": ("tokens",),
             "pairs": (self.chosen,),
             "unknown": (),
         }

@@ -14,8 +14,6 @@ from mlxdoctor.evidence.chat_template import Messages, TemplateFailure
 from mlxdoctor.evidence.dataset import Row, Split
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
-#: Ids of tokens are below this, as mlx-lm keeps them in 32 bits.
-MAX_TOKEN_ID = 2**31
 #: Answers before the last one that are looked for in a row. Each takes two renderings of all that
 #: comes before it.
 MOST_EARLIER = 20
@@ -93,7 +91,7 @@ class RowEncoder:
         self.mask_prompt = mask_prompt and split.format != "text"
         self.max_seq_length = max_seq_length
         self.ends = np.array(tokenizer.eos_token_ids, dtype=np.int32)
-        self.terminator = () if split.format in ("text", "tokens") else self._terminator()
+        self.terminator = () if split.format == "text" else self._terminator()
 
     def row(self, index: int, row: Row) -> SupervisedRow | str:
         """One row, or why mlx-lm can't tokenize it, as a clause."""
@@ -110,13 +108,6 @@ class RowEncoder:
             exchange = self.split.exchange(row)
             before = self.tokenizer.encode(exchange.before) if exchange else []
             return self._finish(index, tokens, tokens[: in_common(tokens, before)])
-        if self.split.format == "tokens":
-            tokens = row["tokens"]
-            if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-                raise TypeError("its tokens are not a list of whole numbers")
-            if not all(0 <= token < MAX_TOKEN_ID for token in tokens):
-                raise TypeError("its tokens are not ids: from 0 on, and below 2**31")
-            return self._finish(index, tokens)
         messages = self.split.messages(row)
         return self._conversation(index, messages, row.get("tools"))
 

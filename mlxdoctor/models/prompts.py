@@ -180,9 +180,8 @@ def _from_row(split: Split, row: Row, tokenizer: Tokenizer) -> Prompt | None:
     if exchange := split.exchange(row):
         before = tuple(tokenizer.encode(exchange.before))
         return Prompt(exchange.asked, before, exchange.answered, split.name)
-    if split.format in ("text", "tokens"):
-        is_text = split.format == "text"
-        tokens = tokenizer.encode(str(row[split.features.text])) if is_text else row["tokens"]
+    if split.format == "text":
+        tokens = tokenizer.encode(str(row[split.features.text]))
         start = tuple(int(token) for token in tokens[: min(LONGEST_TEXT_PROMPT, len(tokens) // 2)])
         return Prompt(tokenizer.decode(start), start, None, split.name)
     if not (messages := _messages(row, split)):
@@ -210,8 +209,6 @@ def _messages(row: Row, split: Split) -> list[Message]:
 
 def _asked_in(split: Split, row: Row, texts: Sequence[str]) -> list[str]:
     """Those of the questions that a row asks."""
-    if split.format == "tokens":
-        return []
     if split.format == "text":
         content, exchange = str(row.get(split.features.text)), split.exchange(row)
         question = exchange.asked if exchange else None

@@ -27,6 +27,10 @@ FINITE = log_of(train_loss=([10, 20], [2.0, 1.0]))
 BROKEN = log_of(train_loss=([10, 20], [2.0, float("nan")]))
 GEOGRAPHY = Dataset.read(DATA / "geography")
 NO_END = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+SOME_END = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% if 'No end' not in m.content %}<|im_end|>{% endif %}{% endfor %}"
+)
 NO_PREFIX = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
 
 
@@ -73,7 +77,6 @@ def test_a_batch_without_targets(tmp_path, values, log, severity, chance):
         assert empty.where == "row 3 of train"
 
 
-ENDED, UNENDED = {"tokens": [5, 6, 7, 767]}, {"tokens": [5, 6, 7, 8]}
 TWO_ANSWERS = {"messages": ROW["messages"] * 2}
 
 
@@ -87,8 +90,6 @@ TWO_ANSWERS = {"messages": ROW["messages"] * 2}
         # Long texts may be cut.
         ([{"text": ANSWER * 30}] * 8, {"max_seq_length": 64}, "answers-truncated", "warning"),
         ([{"text": ANSWER * 30}] * 8, {"max_seq_length": 64}, "end-token-missing", None),
-        ([ENDED] * 4 + [UNENDED] * 4, {}, "end-token-missing", "warning"),
-        ([ENDED] * 5 + [UNENDED] * 3, {}, "end-token-missing", None),
         ([TWO_ANSWERS] * 4, {"mask_prompt": True}, "earlier-answers-masked", "info"),
         ([TWO_ANSWERS] * 4, {}, "earlier-answers-masked", None),
     ],
@@ -97,6 +98,15 @@ def test_what_rows_lack(tmp_path, rows, values, symptom, severity):
     config = config_of(tmp_path, **values)
     rows = rows_of(write_data(tmp_path, train=rows), config)
     assert tell(rows, config)[1].get(symptom) == severity
+
+
+@pytest.mark.parametrize(("unended", "severity"), [(4, "warning"), (3, None)])
+def test_some_rows_without_an_end_token(tmp_path, unended, severity):
+    rows = [ROW] * (8 - unended) + [chat(QUESTION, "No end.")] * unended
+    model = model_copy(tmp_path, SOME_END)
+    config = config_of(tmp_path)
+    rows = rows_of(write_data(tmp_path, train=rows), config, model)
+    assert tell(rows, config)[1].get("end-token-missing") == severity
 
 
 @pytest.mark.parametrize(

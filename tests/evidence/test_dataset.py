@@ -24,7 +24,7 @@ def test_a_folder_has_three_splits_in_their_order():
         # mlx-lm asks for completions first.
         ({"messages": [], "prompt": "a", "completion": "b"}, "completions"),
         ({"prompt": "a", "text": "b"}, "text"),
-        ({"tokens": [1]}, "tokens"),
+        ({"tokens": [1]}, "unknown"),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "pairs"),
         ({"question": "a", "answer": "b"}, "unknown"),
     ],

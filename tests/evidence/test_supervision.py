@@ -141,10 +141,12 @@ def test_earlier_answers_are_looked_for_before_the_cut_and_so_often_only(tmp_pat
 
 
 def test_entropy_of_the_targets(tmp_path):
-    data = write_data(tmp_path, train=[{"tokens": [9, 1, 2, 1, 2]}, {"tokens": [9, 1, 1, 2, 2]}])
+    tokenizer = Tokenizer.read(BASE)
+    first, again, end = (*tokenizer.encode("~x"), tokenizer.eos_token_id)
+    data = write_data(tmp_path, train=[{"text": "~x~x"}, {"text": "~~xx"}])
     rows = rows_of(data, config_of(tmp_path, batch_size=1))
-    assert dict(rows.frequencies()) == {1: 4, 2: 4}
-    assert rows.unigram_entropy() == pytest.approx(math.log(2) + 1 / 16)
+    assert dict(rows.frequencies()) == {first: 2, again: 4, end: 2}
+    assert rows.unigram_entropy() == pytest.approx(1.5 * math.log(2) + 1 / 8)
     assert rows.rows[0].count() == 5
     masked = config_of(tmp_path, mask_prompt=True, max_seq_length=8)
     rows = rows_of(Dataset.read(DATA / "geography"), masked)

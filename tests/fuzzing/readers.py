@@ -352,7 +352,7 @@ READERS: tuple[Reader, ...] = (
     Reader("csv-log", "train.csv", _log_called("train.csv"), seeds.csv_logs,
            tokens=("step,", "loss", '"', "\n", ";", "\t", " - ", "__MIN")),
     Reader("dataset", "train.jsonl", _dataset, seeds.datasets, tokens=('"messages":[', '"role":"',
-           '"prompt":', '"completion":', '"tokens":[', '"tools":')),
+           '"prompt":', '"completion":', '"tools":')),
     Reader("tokenizer", "tokenizer.json", _read_tokenizer, seeds.tokenizers,
            seeds.around_tokenizer),
     Reader("tokenizer-config", "tokenizer_config.json", _read_tokenizer, seeds.tokenizer_configs,

@@ -142,7 +142,6 @@ def datasets() -> Sequence[bytes]:
         {**chat("Ten?", "X"), "tools": [{"type": "function", "function": {"name": "add"}}]},
         {"prompt": "Capital of Peru?", "completion": "Lima."},
         {"text": "The capital of Peru is Lima."},
-        {"tokens": [1, 2, 3], "mask": [0, 1, 1]},
     ]
     return [b"".join([json.dumps(row).encode() + b"\n"] * 3) for row in rows]
 
