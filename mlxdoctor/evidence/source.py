@@ -102,11 +102,6 @@ def open_file(path: Path) -> Iterator[FileIO]:
         os.close(descriptor)
 
 
-def link_note(path: Path) -> str:
-    """Where a link leads, for the list of what was read; empty for a file that is none."""
-    return f"a link to {path.readlink()}" if path.is_symlink() else ""
-
-
 def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
     """The whole content of a file, and its source.
 
@@ -118,7 +113,7 @@ def read_bytes(path: Path, limit: str = "text_bytes") -> tuple[bytes, Source]:
     """
     chunks = list(stream_bytes(path, limit))
     content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return content, Source(path, hashlib.sha256(content).hexdigest(), link_note(path))
+    return content, Source(path, hashlib.sha256(content).hexdigest())
 
 
 def stream_bytes(path: Path, limit: str) -> Iterator[bytes]:
@@ -212,7 +207,7 @@ def hash_file(path: Path) -> Source:
         size = os.fstat(stream.fileno()).st_size
         if size > current().hashed_bytes:
             return Source(path, None, f"not hashed: {size:,} bytes")
-        return Source(path, hashlib.file_digest(stream, "sha256").hexdigest(), link_note(path))
+        return Source(path, hashlib.file_digest(stream, "sha256").hexdigest())
 
 
 @dataclass(frozen=True)

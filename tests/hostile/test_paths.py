@@ -98,14 +98,6 @@ def test_a_configuration_that_leads_elsewhere(tmp_path: Path, named: str, call: 
     assert "root:" not in shown
 
 
-def test_the_report_says_where_a_link_led(copied: Copy, tmp_path: Path) -> None:
-    run = copied("healthy-ordinary")
-    elsewhere = (run / "train.log").rename(tmp_path / "elsewhere.log")
-    (run / "train.log").symlink_to(elsewhere)
-    log = Run.discover([run]).get(TrainingLog)
-    assert log.sources[0].note == f"a link to {elsewhere}"
-
-
 def test_circles_of_folders_end(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").symlink_to(tmp_path)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mlxdoctor.evidence.source import Source, link_note, stream_bytes, text_encoding, without_hole
+from mlxdoctor.evidence.source import Source, stream_bytes, text_encoding, without_hole
 from mlxdoctor.safety.reading_limits import current
 
 #: A longer line is no row of metrics (characters).
@@ -121,10 +121,10 @@ class LogStream:
     @property
     def source(self) -> Source:
         """The file, its hash if it was read to its end, and which lines were cut."""
-        notes = [link_note(self.path), "" if self._is_read else "not read to its end"]
+        notes = [] if self._is_read else ["not read to its end"]
         if self._cut:
             more = f" and {len(self._cut) - 1} more" if len(self._cut) > 1 else ""
             cut = f"line {self._cut[0]:,}{more} cut to {MAX_RECORD:,} characters"
             notes.append(f"{cut} (limit line_characters)")
         digest = self._hash.hexdigest() if self._is_read else None
-        return Source(self.path, digest, "; ".join(filter(None, notes)))
+        return Source(self.path, digest, "; ".join(notes))
