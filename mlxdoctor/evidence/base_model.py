@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mlxdoctor.evidence.adapter import layer_of
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.quantized import QuantizedTensor, Stored, quantized_tensors, stored
 from mlxdoctor.evidence.safetensors_file import merged_tensors, model_files, read_safetensors
@@ -91,14 +90,10 @@ class BaseModel:
         values = map(self.stated, keys)
         return next((value for value in values if type(value) is int and value > 0), None)
 
-    @cached_property
+    @property
     def num_layers(self) -> int | None:
-        """How many layers there are, as stated, or else as the tensors show."""
-        stated = self.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-        if stated is not None:
-            return stated
-        layers = [layer for name in self.tensors if (layer := layer_of(name)[0]) is not None]
-        return max(layers) + 1 if layers else None
+        """How many layers there are, as stated."""
+        return self.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
     @property
     def hidden_size(self) -> int | None:

@@ -82,7 +82,7 @@ def test_shards_and_nested_configuration(tmp_path: Path) -> None:
     save(tmp_path / "stray.safetensors", {"x": matrix})
     files = {f"model.layers.{i}.a.weight": f"model-{i + 1}.safetensors" for i in (0, 1)}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    text = {"hidden_size": 4, "eos_token_id": [1, 2], "vocab_size": 9}
+    text = {"hidden_size": 4, "num_hidden_layers": 2, "eos_token_id": [1, 2], "vocab_size": 9}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t", "text_config": text}))
     base = BaseModel.read(tmp_path)
     assert set(base.tensors) == set(files)
