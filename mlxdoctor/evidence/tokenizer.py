@@ -23,7 +23,6 @@ from mlxdoctor.safety.silenced import silenced
 from mlxdoctor.safety.stages import Kind, Stage, StageStopped
 
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-_ADDED = "added_tokens.json"
 _FILE, _REMEDY = "tokenizer.json", "download the model's tokenizer.json again"
 #: Special tokens that transformers takes where a tokenizer's settings leave them out, by its class.
 _OF_CLASS = {
@@ -110,7 +109,6 @@ class Tokenizer:
         settings = _optional_object(folder / "tokenizer_config.json", sources)
         names = _special_tokens(folder, settings, sources)
         backend = _backend(folder, content)
-        numbered = _optional_object(folder / _ADDED, sources)
         configurations: dict[str, dict[str, Any]] = {}
         for name in ("generation_config.json", "config.json"):
             # A damaged configuration is another check's finding; the tokenizer is still of use.
@@ -118,7 +116,7 @@ class Tokenizer:
                 configurations[name] = _optional_object(folder / name, sources)
         with _asked(folder, "cannot be completed"), silenced():
             _rebuild(backend, settings, configurations)
-            _complete(backend, settings, names, numbered)
+            _complete(backend, settings, names)
         ids = {name: backend.token_to_id(token) for name, token in names.items()}
         stated = _stated_eos(configurations, ids.get("eos_token"))
         generation = stated.get("generation_config.json") or stated.get("config.json") or ()
@@ -308,10 +306,8 @@ def _backend(folder: Path, content: bytes) -> Any:
     return backend
 
 
-def _complete(
-    backend: Any, settings: Mapping[str, Any], names: Mapping[str, str], numbered: Mapping[str, Any]
-) -> None:
-    """Add the tokens that only the settings name, or an older file that numbers them."""
+def _complete(backend: Any, settings: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Add the tokens that only the settings name."""
     from tokenizers import AddedToken
 
     # Length limits saved in the file do not apply to training rows.
@@ -330,9 +326,7 @@ def _complete(
                 backend.add_tokens([added])
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or ()
     more = [_content(one) for one in extra] if isinstance(extra, list) else []
-    numbered = {text: n for text, n in numbered.items() if type(n) is int and not declared}
-    older = sorted(numbered, key=lambda text: numbered[text])
-    for text in [*older, *names.values(), *filter(None, more)]:
+    for text in [*names.values(), *filter(None, more)]:
         if backend.token_to_id(text) is None:
             backend.add_tokens([AddedToken(text, special=True)])
 

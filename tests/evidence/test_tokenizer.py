@@ -157,13 +157,6 @@ def test_special_tokens_that_a_class_has_of_itself(copy_of_base, named, stated, 
     assert Tokenizer.read(folder).eos_token_id == eos
 
 
-def test_tokens_that_an_older_file_numbers(copy_of_base):
-    folder = copy_of_base()
-    (folder / "added_tokens.json").write_text('{"<|b|>": 769, "<|a|>": 768}')
-    tokenizer = Tokenizer.read(folder)
-    assert [tokenizer.token(number) for number in (768, 769)] == ["<|a|>", "<|b|>"]
-
-
 @pytest.mark.parametrize(
     ("stated", "model_type", "tokens"),
     [
