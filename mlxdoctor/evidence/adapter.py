@@ -140,13 +140,9 @@ class Adapter:
                 their factors are over a limit.
         """
         file = adapter_file(path)
-        if file.suffix == ".npz":
-            problem = "is an .npz archive, which mlx-lm does not load as an adapter any more"
-            remedy = 'mx.save_safetensors("adapters.safetensors", mx.load("adapters.npz"))'
-            raise InputError(file, problem, remedy)
         if file.suffix != ".safetensors":
-            problem = "is not a .safetensors file"
-            raise InputError(file, problem, "pickled weights are never opened")
+            remedy = "save it with mx.save_safetensors: other weights are never opened"
+            raise InputError(file, "is not a .safetensors file", remedy)
         tensors = read_safetensors(file).tensors
         naming, parts = _factors(tensors)
         modules: list[LoraModule] = []

@@ -111,7 +111,7 @@ def test_a_file(
     [
         (Adapter.read, {}, "holds no adapter weights"),
         (Adapter.read, {"adapter_model.bin": "\x80\x04"}, "never opened"),
-        (Adapter.read, {"adapters.npz": "PK"}, "more; mx.save_safetensors("),
+        (Adapter.read, {"adapters.npz": "PK"}, "save it with mx.save_safetensors"),
         (BaseModel.read, {"config.json": "{}"}, "holds no .safetensors weights"),
         (BaseModel.read, {"config.json": "{}", **index("1.safetensors")}, "there is no such file"),
         (CheckpointHistory.read, {}, "no numbered checkpoint"),
