@@ -62,12 +62,7 @@ def convert(path: Path, model: str | None = None) -> Conversion:
     first = adapter.modules[0]
     stated = _for_mlx if target == "mlx" else _for_peft
     settings = stated(adapter, config, model or config.model)
-    notes = list(_warnings(adapter, base))
-    if source == "mlx" and config.describes_training:
-        notes.append(
-            "the settings of the training (rate, data, iterations) stay behind: PEFT's file has "
-            "no place for them"
-        )
+    notes = tuple(_warnings(adapter, base))
     there = LIBRARIES[target]
     files = {
         "adapter_config.json": (json.dumps(settings, indent=4) + "\n").encode(),
@@ -80,7 +75,7 @@ def convert(path: Path, model: str | None = None) -> Conversion:
         f"{'/'.join(adapter.dtypes)}, nothing rounded"
     )
     beside = base.path if base is not None else None
-    return Conversion(adapter.path.parent, target, files, summary, beside, tuple(notes))
+    return Conversion(adapter.path.parent, target, files, summary, beside, notes)
 
 
 def _base(model: str | None, config: TrainingConfig, adapter: Adapter) -> BaseModel | None:
