@@ -149,8 +149,7 @@ _RISE = 2.0
 def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
     update = step.update
     if step.forward is None or update is None:
-        where = step.frames[-1] if step.frames else None
-        yield Sign("no-loss", {"failure": step.failure, "frames": step.frames}, where=where)
+        yield Sign("no-loss", {"failure": step.failure})
         return
     yield from _start(step, step.forward)
     first, last = update.losses[0], update.losses[-1]
@@ -165,8 +164,7 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
         "last": last,
     }
     if update.error is not None:
-        figures = {**measured, "failure": update.error, "frames": update.frames}
-        yield Sign("failed", figures, where=update.frames[-1] if update.frames else None)
+        yield Sign("failed", {**measured, "failure": update.error})
         return
     if update.frozen_changed:
         figures = {**measured, "frozen_changed": len(update.frozen_changed)}

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _output_failed(error)
     except InputError as error:
-        return refuse(str(error), error.frames)
+        return refuse(str(error))
     except click.ClickException as error:
         error.show()
         return EXIT_UNUSABLE
@@ -137,13 +137,11 @@ def _output_failed(error: OSError) -> int:
     return refuse(f"standard output cannot be written ({error.strerror})")
 
 
-def refuse(sentence: str, frames: Sequence[str] = ()) -> int:
-    """Say in a sentence what cannot be used, and in lines below where; returns the exit code."""
+def refuse(sentence: str) -> int:
+    """Say in a sentence what cannot be used; returns the exit code."""
     from mlxdoctor.formats.escape import terminal
 
     click.echo(f"mlxdoctor: {terminal(sentence)}", err=True)
-    for frame in frames:
-        click.echo(f"  {terminal(frame)}", err=True)
     return EXIT_UNUSABLE
 
 

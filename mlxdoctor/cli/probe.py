@@ -92,9 +92,6 @@ def _text(name: str, result: ProbeResult) -> str:
             message = f"{finding.message} [{finding.code}]"
             page.paragraph(message, "  - ", _COLOURS[finding.severity.value])
             page.paragraph(f"Fix: {finding.fix}.", "    ")
-            frames = finding.measured.get("frames")
-            if isinstance(frames, tuple):
-                page.lines += [f"      {terminal(str(frame))}" for frame in frames]
         if outcome.check == "step-state":
             modules = list(result.measured.state.trainable.items())[:MODULES]
             page.lines += [f"  {count:>15,} in {terminal(name)}" for name, count in modules]

@@ -17,23 +17,15 @@ class InputError(Exception):
 
     `str(error)` is one sentence for the user: what is wrong, in which file, and what to do. The
     command line prints it and exits with 2; diagnosis records it as missing evidence and goes on.
-    `frames` are the last lines of the user's own code, where that is what cannot be used.
     """
 
-    def __init__(
-        self,
-        path: "Path | str | None",
-        problem: str,
-        remedy: str = "",
-        frames: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, path: "Path | str | None", problem: str, remedy: str = "") -> None:
         from pathlib import Path  # here: `--help` has no path, and this takes 2.5 ms of its 9
 
         super().__init__(path, problem, remedy)
         self.path = Path(path) if path is not None else None
         self.problem = problem
         self.remedy = remedy
-        self.frames = frames
 
     def __str__(self) -> str:
         path = self.args[0]

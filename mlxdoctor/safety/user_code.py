@@ -46,9 +46,8 @@ def load_named(name: str, what: str) -> tuple[Callable[..., Any], Path]:
         except InputError:
             raise
         except Exception as error:
-            failure = failure_of(error)
-            problem = f"fails when imported ({failure.sentence})"
-            raise UserCodeError(path, problem, "run it by hand", failure.frames) from error
+            problem = f"fails when imported ({failure_of(error).sentence})"
+            raise UserCodeError(path, problem, "run it by hand") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(place, f"has no function {attribute!r}", "check the name")

@@ -1,4 +1,4 @@
-"""What went wrong in a user's own code, and where: type, sentence, file, line, last frames."""
+"""What went wrong in a user's own code, and where: type, sentence, file, line."""
 
 import os
 import traceback
@@ -12,8 +12,6 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded
 from mlxdoctor.safety.quoting import MAX_LINE, quoted
 
-#: So many of the user's own frames are shown, the innermost last.
-FRAMES = 4
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
@@ -27,21 +25,16 @@ class UserFailure:
 
     Attributes:
         what: its type and message, as one line.
-        frames: the last lines of the user's code that were running, the innermost last, as
-            `file.py:12 in function: code`; the innermost of all where none is the user's.
+        place: `file.py:12`, the innermost line of the user's code that was running, or of all
+            code where none is the user's; empty where there is none.
     """
 
     what: str
-    frames: tuple[str, ...]
-
-    @property
-    def place(self) -> str:
-        """`file.py:12` of the innermost frame; empty where there is none."""
-        return self.frames[-1].partition(" in ")[0] if self.frames else ""
+    place: str
 
     @property
     def sentence(self) -> str:
-        return f"{self.what}, at {self.place}" if self.frames else self.what
+        return f"{self.what}, at {self.place}" if self.place else self.what
 
 
 def failure_of(error: BaseException) -> UserFailure:
@@ -52,14 +45,12 @@ def failure_of(error: BaseException) -> UserFailure:
     if message:
         what += f": {quoted(message, MAX_LINE)}"
     if isinstance(error, SyntaxError) and error.filename:
-        return UserFailure(what, (f"{_short(error.filename)}:{error.lineno}",))
+        return UserFailure(what, f"{_short(error.filename)}:{error.lineno}")
     frames = list(traceback.extract_tb(error.__traceback__))
     theirs = [frame for frame in frames if _is_theirs(frame.filename)]
-    shown = []
-    for frame in (theirs or frames[-1:])[-FRAMES:]:
-        code = f": {quoted(frame.line, MAX_LINE)}" if frame.line else ""
-        shown.append(f"{_short(frame.filename)}:{frame.lineno} in {frame.name}{code}")
-    return UserFailure(what, tuple(shown))
+    innermost = next(reversed(theirs or frames), None)
+    place = "" if innermost is None else f"{_short(innermost.filename)}:{innermost.lineno}"
+    return UserFailure(what, place)
 
 
 @contextmanager
@@ -80,8 +71,7 @@ def kept_running(what: str) -> Iterator[None]:
         failure = failure_of(error)
         called = f"SystemExit: {error.code}" if isinstance(error, SystemExit) else failure.what
         problem = f"{what} ends the program ({called}, at {failure.place})"
-        remedy = "let it return, or raise an error"
-        raise UserCodeError(None, problem, remedy, failure.frames) from error
+        raise UserCodeError(None, problem, "let it return, or raise an error") from error
 
 
 def _is_theirs(file: str) -> bool:

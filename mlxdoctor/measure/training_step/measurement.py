@@ -30,7 +30,6 @@ class TrainingStep:
         forward, update: None where the loss could not be computed; `failure` says why.
         alignment: None where it cannot be read; `unseen` says why.
         preferences: None where nothing in the batch is named as pairs or rewards.
-        frames: the last lines of the user's code where the loss failed.
         seconds: that the probe took.
         planned: it is a step as `mlx_lm.lora` will make it, and no trainer of the user's own.
     """
@@ -44,7 +43,6 @@ class TrainingStep:
     update: Update | None = None
     failure: str | None = None
     unseen: str | None = None
-    frames: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
     seconds: float = 0.0
     planned: bool = False
@@ -122,8 +120,7 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
             except InputError:
                 raise
             except Exception as error:  # a user's code may raise anything
-                failure = failure_of(error)
-                return replace(step, failure=failure.sentence, frames=failure.frames)
+                return replace(step, failure=failure_of(error).sentence)
             tell("taking the gradient", 2, _PHASES)
             step, failed = replace(step, forward=forward), None
             gradients: Mapping[str, Any] = {}

@@ -104,7 +104,6 @@ def make_steps(
         losses=tuple(losses),
         predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
         error=None if failure is None else failure.sentence,
-        frames=() if failure is None else failure.frames,
     )
 
 

@@ -64,9 +64,8 @@ def load_trainer(name: str) -> tuple[Trainer, tuple[Source, ...]]:
     except InputError:
         raise
     except Exception as error:  # a user's code may raise anything
-        failure = failure_of(error)
-        problem = f"{name} fails ({failure.sentence})"
-        raise UserCodeError(None, problem, "run it by hand", failure.frames) from error
+        problem = f"{name} fails ({failure_of(error).sentence})"
+        raise UserCodeError(None, problem, "run it by hand") from error
     sources, names = (hash_file(file),), [field.name for field in fields(Trainer)]
     if isinstance(given, Mapping):
         foreign = sorted(set(given) - set(names))

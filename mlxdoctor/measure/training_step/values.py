@@ -211,7 +211,6 @@ class Update:
         predicted: by how much the first gradient says that the loss changes through all steps,
             nats; 0 where there is none.
         error: why the gradient could not be taken or a step failed, or None.
-        frames: the last lines of the user's code where it failed.
     """
 
     steps: int
@@ -223,4 +222,3 @@ class Update:
     losses: tuple[float, ...]
     predicted: float = 0.0
     error: str | None = None
-    frames: tuple[str, ...] = ()
