@@ -63,12 +63,9 @@ def _whole(adapter: Adapter, config: TrainingConfig) -> Refusals:
     for name in (*adapter.unpaired, *adapter.mismatched):
         problem = f"{name} has no partner, or none that it can be multiplied with"
         yield problem, "the adapter is incomplete"
-    # A factor of a module that has another tells more than what is no factor at all.
-    for tensor in sorted(adapter.others, key=lambda tensor: ".lora_" not in tensor.name):
-        if ".lora_" in tensor.name:
-            problem = f"{tensor.name} is a factor of a module that has another in its place"
-            yield problem, "keep one adapter a file"
-        yield f"{tensor.name} is no LoRA factor", "an mlx-lm adapter holds nothing but factors"
+    for tensor in adapter.others:
+        problem = f"{tensor.name} is no LoRA factor, or that of a module that has another"
+        yield problem, "keep one adapter a file, and nothing else"
     for module in adapter.modules:
         if not module.rank:
             yield f"{module.name} has rank 0", "there is nothing to convert"

@@ -73,7 +73,11 @@ def instead(others: Tensors) -> Change:
         (removed(f"{PREFIX}.lora_B.weight"), {}, "has no partner"),
         (added(f"{PREFIX}.lora_magnitude_vector", (96,)), {}, "has a DoRA magnitude, but"),
         (added("base_model.model.lm_head.weight", (8, 8)), {}, "lm_head.weight is no LoRA factor"),
-        (added(f"{PREFIX}.lora_A.second.weight", (4, 96)), {}, "has another in its place"),
+        (
+            added(f"{PREFIX}.lora_A.second.weight", (4, 96)),
+            {},
+            "or that of a module that has another",
+        ),
         (added(f"{PREFIX}.lora_B.bias", (96,)), {}, "none that it can be multiplied with"),
         (renamed("1.self_attn", "1.mlp.experts.3"), {}, "may have another name in mlx-lm"),
         (renamed("model.layers", "transformer.h"), {}, "may have another name in mlx-lm"),
