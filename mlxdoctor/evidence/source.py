@@ -29,8 +29,6 @@ POINTER, POINTER_BYTES = b"version https://git-lfs", 1024
 SNIFF_BYTES = 1 << 16
 #: How the note on a text begins that has a mark of its encoding, which Python's JSON refuses.
 MARKED = "begins with a mark of"
-#: Zero bytes from which on they are a hole, and no file's own format.
-HOLE = 512
 #: How a text in UTF-16 begins.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -149,11 +147,6 @@ def require_content(path: Path, stream: FileIO) -> int:
     return size
 
 
-def without_hole(head: bytes) -> bytes:
-    """What a file begins with, but for zero bytes: one emptied while it is written has a hole."""
-    return head.lstrip(b"\0") if head.startswith(bytes(HOLE)) else head
-
-
 def text_encoding(path: Path, head: bytes) -> str:
     """The encoding of a text that begins with `head`: UTF-16 with a mark, or UTF-8.
 
@@ -162,8 +155,7 @@ def text_encoding(path: Path, head: bytes) -> str:
     """
     if head[:2] in UTF16_MARKS:
         return "utf-16"
-    text = without_hole(head)
-    if b"\0" in text[:65536] or (head and not text):
+    if b"\0" in head[:65536]:
         raise InputError(path, "is a binary file where text is needed")
     return "utf-8-sig"
 

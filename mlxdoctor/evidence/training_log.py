@@ -17,7 +17,7 @@ from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoF
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
 from mlxdoctor.evidence.logs.text_stream import LogStream
-from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding, without_hole
+from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
 
 __all__ = ["LogFailure", "Segment", "Series", "TrainingLog", "looks_like_log"]
@@ -255,8 +255,7 @@ def _ends(path: Path) -> list[str]:
         return []
     if encoding == "utf-16":
         tail = head[:2] + tail[len(tail) % 2 :] if tail else tail
-    parts = (without_hole(head), tail)
-    return [part.decode(encoding, errors="replace") for part in parts if part]
+    return [part.decode(encoding, errors="replace") for part in (head, tail) if part]
 
 
 def _notes(text: str, path: Path) -> Notes:

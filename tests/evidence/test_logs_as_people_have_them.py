@@ -58,13 +58,6 @@ def test_lines_of_one_length_are_not_taken_for_broken_ones(row: str, tmp_path: P
     assert len(log.main.series["train_loss"]) == 99
 
 
-def test_a_log_that_was_emptied_while_it_was_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_bytes(bytes(11363) + TEXT.encode())
-    assert looks_like_log(path)
-    is_whole(TrainingLog.read([path]))
-
-
 def test_an_empty_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: base\niters: 9\nlearning_rate: 1e-5\n")
     (tmp_path / "train.log").write_text("")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mlxdoctor.evidence.source import Source, stream_bytes, text_encoding, without_hole
+from mlxdoctor.evidence.source import Source, stream_bytes, text_encoding
 from mlxdoctor.safety.reading_limits import current
 
 #: A longer line is no row of metrics (characters).
@@ -94,12 +94,10 @@ class LogStream:
         line, held = 1, ""
         for content in stream_bytes(self.path, "log_bytes"):
             self._hash.update(content)
-            written = content
             if decoder is None:
                 encoding = text_encoding(self.path, content)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-                written = without_hole(content)
-            text = held + decoder.decode(written)
+            text = held + decoder.decode(content)
             # A progress bar that rewrites its line ends it each time; a `\r` at the very end may
             # be the first half of a line end.
             end = max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
