@@ -1,7 +1,6 @@
 """Whether as many parameters were trainable as LoRA has.
 
-What it finds. A run in which nothing was trainable, or far more than its LoRA factors; and a file
-that lacks part of what was trained.
+What it finds. A run in which nothing was trainable, or far more than its LoRA factors.
 
 Why it matters. The line "Trainable parameters: 0.024% (1.704M/7241.732M)" is the first
 thing that mlx-lm prints and the cheapest proof that LoRA was attached and the rest
@@ -9,9 +8,8 @@ frozen. A full model trained at a LoRA rate is destroyed in a few updates.
 
 How it is measured. Expected is the larger of two counts: rank × (inputs + outputs) over the modules
 that the configuration names, and the numbers of the LoRA factors in the adapter's file.
-Observed is what the log prints. If its count is that of the configured modules to the last
-printed digit, they were all trained, and the file must hold as many. A quantised weight
-counts as the matrix that it stands for, as in mlx-lm.
+Observed is what the log prints. A quantised weight counts as the matrix that it stands for, as in
+mlx-lm.
 
 When it is wrong. Trainers count differently: some count the factors in the total, some
 count packed words of quantised models. The keys that mlx-lm chooses by itself depend on
@@ -60,15 +58,6 @@ _ROUNDING = 1e3
             expected="[about {expected_millions:,.3f} million|a few percent with LoRA]",
             fix="freeze the model before the layers are converted, and count what is trainable",
         ),
-        "partly-saved": Symptom.error(
-            "the file holds fewer numbers than the log says were trained",
-            says="The log counts {trainable:,.0f} trainable parameters, as the configured modules "
-            "have, and {where} holds {saved:,} numbers: the rest of what was trained was not "
-            "saved.",
-            expected="{trainable:,.0f} numbers",
-            fix="save every trainable parameter: compare the file's names with "
-            "tree_flatten(model.trainable_parameters())",
-        ),
     },
 )
 def trainable_ratio(
@@ -110,7 +99,6 @@ def trainable_ratio(
         yield Sign("unfrozen", figures, severity=severity if unsaid else None)
         return
     saved_all = adapter is not None and adapter.parameter_count >= trainable - _ROUNDING
-    is_configured = configured is not None and abs(trainable - configured) <= _ROUNDING
     if trainable > _EXCESS * expected + _ROUNDING:
         is_model = base is not None and trainable >= _MODEL_SHARE * base.parameter_count
         if not (is_model or saved_all) and _is_of_another_rank(trainable, modules):
@@ -121,9 +109,6 @@ def trainable_ratio(
         millions = {"trainable_millions": trainable / 1e6, "expected_millions": expected / 1e6}
         figures |= {"expected": expected, "ratio": trainable / expected, "whose": whose, **millions}
         yield Sign("unfrozen", figures, severity=None if is_certain else Severity.WARNING)
-    elif is_configured and adapter is not None and not saved_all:
-        figures |= {"saved": adapter.parameter_count}
-        yield Sign("partly-saved", figures, where=adapter.path.name)
 
 
 def _is_of_another_rank(trainable: float, modules: Sequence[LoraModule]) -> bool:

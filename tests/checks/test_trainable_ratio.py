@@ -48,7 +48,6 @@ def adapter(folder: Path, layers: int, weights: int = 0) -> Adapter:
 
 
 WARNED, UNFROZEN = {"unfrozen": "warning"}, {"unfrozen": "error"}
-PARTLY = {"partly-saved": "error"}
 
 
 @pytest.mark.parametrize(
@@ -63,13 +62,9 @@ PARTLY = {"partly-saved": "error"}
         (9_000, "", (1, 0), WARNED),
         (20_000, "config base", (4, 0), UNFROZEN),
         (20_000, "", (1, 19_000), UNFROZEN),
-        # A file that lacks a part of what was trained.
+        # That a file lacks a part of what was trained is for `adapter-structure` to say.
         (EXPECTED, "config base", (4, 0), {}),
-        (EXPECTED, "config base", (3, 0), PARTLY),
-        (EXPECTED, "config base", (1, 0), PARTLY),
-        (EXPECTED, "config base", (3, 1600), {}),
-        # A log that counts other modules says nothing of the file.
-        (0.75 * EXPECTED, "config base", (2, 0), {}),
+        (EXPECTED, "config base", (1, 0), {}),
         # The whole model.
         (480_000, "config base", None, UNFROZEN),
         (480_000, "config", None, UNFROZEN),
