@@ -83,7 +83,6 @@ TWIN_OF_RUNS: dict[str, set[str]] = {
 LEARNED = {
     "targets-too-long": "wrong-shift-learned",
     "labels-double-shift": "wrong-shift-learned",
-    "targets-with-prompt": "prompt-learned",
     "padding-supervised": "padding-learned",
     "answers-empty": "end-token-everywhere",
     "end-token-flood": "end-token-everywhere",
