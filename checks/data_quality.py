@@ -10,9 +10,9 @@ well. Of two answers that exclude each other one is taught wrong.
 
 How it is measured. From the rows alone. Rows are compared exactly. Short answers to one prompt
 contradict each other if they share little of what is rare in them and are numbers, or answer other
-prompts as well. Answers, or lines of prompts, are cut if many stop at the greatest length, without
-a final sign or within a word. In sentences the same neighbours ("of the") meet again in other rows,
-1.4 times and more as often as when the words of each answer are dealt out anew. Words that few rows
+prompts as well. Answers are cut if many stop at the greatest length, without a final sign or
+within a word. In sentences the same neighbours ("of the") meet again in other rows, 1.4 times and
+more as often as when the words of each answer are dealt out anew. Words that few rows
 have tie an answer to its prompt: a row is misplaced if both its prompt and its answer fit other
 rows far better, which do not fit themselves; dealing the answers out at random shows whether the
 rows can tell.
@@ -91,17 +91,14 @@ NEAR_LOWEST = 1.05
 FEW_PASSES = 20.0
 #: Rows with a prompt and an answer: with fewer, few rows share a subject.
 PAIRED_ROWS = 50
-#: Characters, or words, and different answers below which answers of one length are labels; and
-#: different ones that are enough where all end at one length without a final sign, in different
-#: numbers of words: four in a run whose answers were cut, in none of 15 others of few answers.
-CUT_LENGTH, CUT_WORDS, CUT_ANSWERS, CUT_FEW = 20, 3, 20, 3
+#: Characters, or words, and different answers below which answers of one length are labels.
+CUT_LENGTH, CUT_WORDS, CUT_ANSWERS = 20, 3, 20
 #: Share of the answers of the greatest length whose last word is none, or that lack a final sign
 #: where the shorter ones have it: others were made of one length.
 MID_WORD, UNFINISHED = 0.2, 0.8
 #: Share of answers of the greatest length, and for an error: 0.88 to 1.00 where an export cuts
-#: answers, 0.04 at most in 9 sound tasks. Where hardly any is shorter, words are cut, unless half
-#: of them end in the same way, as forms do.
-CUT, MANY_CUT, ALL_CUT, SAME_END = 0.1, 0.5, 0.9, 0.5
+#: answers, 0.04 at most in 9 sound tasks.
+CUT, MANY_CUT = 0.1, 0.5
 #: Words that hold sentences together, of all words: 0.23 to 0.39 in seven collections of
 #: sentences, 0.00 in JSON, code and labels.
 FUNCTION_WORDS = 0.12
@@ -432,17 +429,10 @@ def _takes_up(pairs: Sequence[Pair]) -> float:
 
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     cut = facts.cut
-    are_words = cut.words >= CUT_WORDS
-    # Of one length and one number of words are forms, and languages whose words are alike.
-    is_no_form = are_words and cut.share >= ALL_CUT and cut.word_counts > 1
-    is_no_form = is_no_form and cut.same_end < SAME_END
-    finished = 1.0 if is_no_form else cut.shorter_finished
-    looks_cut = cut.mid_word >= MID_WORD or min(cut.unfinished, finished) >= UNFINISHED
-    looks_cut = looks_cut and (are_words or cut.length >= CUT_LENGTH)
-    # Sentences of other words are not all of one length by chance, few as they are.
-    is_no_chance = is_no_form and cut.unfinished == 1.0
-    fewest = CUT_FEW if is_no_chance else CUT_ANSWERS
-    if cut.share < CUT or not looks_cut or facts.distinct < fewest:
+    is_unfinished = min(cut.unfinished, cut.shorter_finished) >= UNFINISHED
+    looks_cut = cut.mid_word >= MID_WORD or is_unfinished
+    looks_cut = looks_cut and (cut.words >= CUT_WORDS or cut.length >= CUT_LENGTH)
+    if cut.share < CUT or not looks_cut or facts.distinct < CUT_ANSWERS:
         return
     rows = [row for row, pair in enumerate(pairs) if len(pair.answer) == cut.length]
     measured = {"length": cut.length, "unfinished": cut.unfinished}

@@ -64,8 +64,6 @@ class Cut:
         mid_word: of those, the share whose last word only begins a word that other texts have.
         shorter_finished: of the shorter texts, the share with a final sign; 0 without any.
         words: of letters alone, the median of how many those of just that length have.
-        same_end: of those, the largest share with the same two last characters.
-        word_counts: of those, how many different numbers of words they have.
     """
 
     length: int
@@ -74,8 +72,6 @@ class Cut:
     mid_word: float
     shorter_finished: float
     words: float
-    same_end: float
-    word_counts: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,8 +159,6 @@ def cut_at_one_length(texts: Sequence[str]) -> Cut:
         sum(word in begun for word in lasts) / len(_some(longest)),
         _finished(_some(shorter)),
         median(len(_WORD.findall(text[:READ])) for text in _some(longest)),
-        max(Counter(text[-2:] for text in longest).values()) / len(longest),
-        len({len(text[:READ].split()) for text in longest}),
     )
 
 

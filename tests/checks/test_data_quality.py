@@ -216,14 +216,6 @@ def damaged_in(count, answer, prompt="Where?"):
     return [*rows, chat("Qu\u00e9bec, \u00c3land?", "Both.")]
 
 
-CUT_SENTENCES = [
-    "Stay there, the truck is",
-    "We look at the oil while",
-    "Bring the car in and we ",
-    "Our glass shop calls you",
-]
-
-
 @pytest.mark.parametrize(
     ("rows", "symptom", "severity"),
     [
@@ -239,8 +231,6 @@ CUT_SENTENCES = [
         (few_asked(1), "few-prompts", None),
         (changed(GEOGRAPHY, lambda text: text[:38]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:90]), "cut-answers", "error"),
-        # So few characters cut few words, but no sentences have all the same length.
-        (changed(GEOGRAPHY, lambda text: text[:16]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:6]), "cut-answers", None),
         (LONG[:19] + distinct(181, 500), "cut-answers", None),
         (LONG + distinct(180, 500), "cut-answers", "warning"),
@@ -248,9 +238,6 @@ CUT_SENTENCES = [
         (asked(HEX), "cut-answers", None),
         (asked(DATES), "cut-answers", None),
         (asked(LABELS), "cut-answers", None),
-        # Four sentences; of the same number of words they are lines of a form.
-        (asked(CUT_SENTENCES * 30), "cut-answers", "error"),
-        (asked(["la la la la", "mi mi mi mi", "so so so so"] * 40), "cut-answers", None),
         # A language whose words are all as long.
         (asked([alike(at) for at in range(120)]), "cut-answers", None),
         # Conversations that close alike, and such in which the model asks.
