@@ -1,7 +1,7 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned another token than the next, or padding, forgot the end token
-or expects it at once, predicts the run's own answers worse than the base model, or learned nothing.
+What it finds. An adapter that learned another token than the next, or padding, forgot the end
+token, predicts the run's own answers worse than the base model, or learned nothing.
 
 Why it matters. Labels that are shifted or padded wrongly give a loss that falls as nicely as a
 right one. The model itself is the only witness of what it was trained on.
@@ -140,13 +140,6 @@ _END = (
             says=_END,
             expected="the end token after the answer",
         ),
-        "end-token-everywhere": Symptom.error(
-            "the end token is expected before the answer",
-            says="Where the answer should begin, the adapter expects the end token with "
-            "probability {tuned_probability:.2f} (base {base_probability:.2f}).",
-            expected="the first token of the answer",
-            fix="Look for empty answers and for end tokens used as padding in the loss.",
-        ),
         "answers-worse": Symptom.error(
             "the answers trained on are predicted worse than by the base model",
             says="The tuned model's loss on the answers is {tuned_loss}, above the base model's "
@@ -210,7 +203,6 @@ def learned_targets(
             signs.append(Sign("padding-unlearned", {"rows": len(rows)}))
         yield from signs
     yield from _end_after_answer(rows)
-    yield from _end_at_start(rows)
     yield from _answers(rows)
     if supervised is not None:
         yield from _guessed(rows, supervised)
@@ -287,13 +279,6 @@ def _padding(pad_id: int, losses: TokenLosses, tokenizer: Tokenizer | None) -> I
             return
     if has_grown:
         yield Sign("padding-learned", alone, severity=severity)
-
-
-def _end_at_start(rows: Sequence[RowLosses]) -> Iterator[Sign]:
-    start = change(rows, lambda losses: losses.end_at_start)
-    was_likely, is_now = (is_likely(losses, LIKELY) for losses in (start.base, start.tuned))
-    if start.is_enough and not was_likely and is_now and start.fell():
-        yield Sign("end-token-everywhere", start.measured)
 
 
 def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:

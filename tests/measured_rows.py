@@ -20,7 +20,6 @@ class Losses:
 
     Attributes:
         shifted: on every token at another shift than the next; `at_shift` has others.
-        end_at_start: of the end token where the answer should begin.
         end_after_answer: of the end token after the answer; `end` where it is None.
         pads: pad id -> of it after the row, and of the same again; `padding` twice where empty.
     """
@@ -32,7 +31,6 @@ class Losses:
     padding: float = 4.0
     shifted: float = 9.0
     at_shift: Mapping[int, float] = field(default_factory=dict)
-    end_at_start: float = 9.0
     end_after_answer: float | None = None
     greedy_at_start: int | None = None
     greedy_after_answer: int | None = None
@@ -54,7 +52,6 @@ class Losses:
         pads = self.pads or {0: (self.padding, self.padding)}
         return RowPass(
             shifted={**elsewhere, 1: following.astype(np.float32)},
-            end_at_start=self.end_at_start,
             end_after_answer=self.end if self.end_after_answer is None else self.end_after_answer,
             padding={
                 pad: np.array([first, *[rest] * 5], np.float32) + np.float32(noise)

@@ -84,8 +84,6 @@ LEARNED = {
     "targets-too-long": "wrong-shift-learned",
     "labels-double-shift": "wrong-shift-learned",
     "padding-supervised": "padding-learned",
-    "answers-empty": "end-token-everywhere",
-    "end-token-flood": "end-token-everywhere",
     "b-never-trained": "nothing-learned",
     "gradients-blocked": "nothing-learned",
     "rate-too-low": "nothing-learned",

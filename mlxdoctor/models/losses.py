@@ -50,14 +50,13 @@ class RowPass:
 
     Attributes:
         shifted: shift -> float32 (n - shift,): position i against token i + shift.
-        end_at_start, end_after_answer: of the end token there; NaN without an answer.
+        end_after_answer: of the end token there; NaN without an answer.
         padding: pad id -> float32 (p,), of that id at the p places after the row, each
             place having the same id before it. The first is what mlx-lm trains in every row.
         greedy_at_start, greedy_after_answer: the likeliest token there; None without an answer.
     """
 
     shifted: Mapping[int, Floats]
-    end_at_start: float
     end_after_answer: float
     padding: Mapping[int, Floats]
     greedy_at_start: int | None
@@ -217,7 +216,6 @@ class _Job:
                 shift: losses[: max(n - shift, 0)]
                 for shift, losses in zip(SHIFTS, ahead, strict=True)
             },
-            end_at_start=math.nan if start is None else float(end[start]),
             end_after_answer=math.nan if over is None else float(end[over]),
             padding=dict(zip(self.pad_ids, padding, strict=True)),
             greedy_at_start=None if start is None else int(first.greedy[start]),

@@ -85,9 +85,6 @@ SHIFTED = {"wrong-shift-learned", "answers-worse"}
         (replace(SOUND, end_after_answer=2.4), {"end-token-unlearned"}),
         (replace(SOUND, end_after_answer=0.5), {"end-token-unlearned"}),
         (replace(SOUND, end_after_answer=0.3), {}),
-        # It is expected at once.
-        (replace(SOUND, end_at_start=0.6), {"end-token-everywhere"}),
-        (replace(SOUND, end_at_start=0.7), {}),
         (replace(SOUND, prompt=3.1, answer=3.0), {}),
         (replace(SOUND, prompt=0.2), {}),
         (BASE, {"nothing-learned"}),
