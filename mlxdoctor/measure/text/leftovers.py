@@ -17,9 +17,6 @@ _FILE = "leftovers.toml"
 _MEANT = 0.2
 #: Names of control tokens in an answer that a template does not write: of one turn it writes three.
 _MARKUP = 4
-#: Share of the numbers between the lowest and the highest that are there, where they count rows:
-#: some rows are left out, or in another split.
-_COUNTED = 0.3
 #: Characters before a match that are shown with it.
 _BEFORE = 30
 #: What ends a sentence, and the blanks behind it.
@@ -38,7 +35,6 @@ class Leftover:
     meant: re.Pattern[str] | None = None
     alike: bool = False
     varied: bool = False
-    counts: bool = False
     note: float | None = None
     warning: float | None = None
     error: float | None = None
@@ -113,11 +109,6 @@ def left_in(split: Split, rows: Sequence[int]) -> Iterator[Spoilt]:
             # A text alone has neither prompt nor answer.
             continue
         matches = {row: match for row, pair in pairs.items() if (match := leftover.search(pair))}
-        if leftover.counts:
-            # The numbers of the rows of a table, in any order.
-            numbers = {int(match[1]) for match in matches.values()}
-            if not numbers or len(numbers) < _COUNTED * (max(numbers) - min(numbers) + 1):
-                continue
         if leftover.alike and matches:
             ((text, _),) = Counter(match[0] for match in matches.values()).most_common(1)
             matches = {row: match for row, match in matches.items() if match[0] == text}
