@@ -67,9 +67,7 @@ def extent(log: TrainingLog) -> list[str]:
         rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
         told.append(f"a learning rate of {course}{begun}{rising}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
-        before = header.get("trained_before") if is_alone(log) else None
-        earlier = f", where an earlier start had {before} M" if before else ""
-        told.append(f"{few:.4g} M trained parameters{earlier}")
+        told.append(f"{few:.4g} M trained parameters")
     if before := header.get("resumed_from"):
         told.append(f"it goes on from {quoted(before)}")
     starts, ends = log.notes.run_marks, log.notes.ended

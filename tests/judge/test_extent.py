@@ -26,13 +26,6 @@ def test_a_schedule(logs: LogWriter, rates: list[float], said: str) -> None:
     assert told.endswith(said)
 
 
-def test_parameters_of_two_starts(logs: LogWriter) -> None:
-    counts = (f"trainable params: {few} || all params: 6,000,000,000" for few in (10**8, 6 * 10**8))
-    assert extent(logs.text(*counts)) == [
-        "600 M trained parameters, where an earlier start had 100 M"
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -131,13 +131,9 @@ class Events(LineFormat):
                 total_millions = few_millions + counts["frozen"]
             if total_millions:
                 percent = percent or 100 * few_millions / total_millions
-            before = self.notes.trainable
             if not few_millions and self._is_reference:
                 self._is_reference = False
                 return True
-            earlier = before.trainable_millions if before is not None else 0.0
-            if earlier and earlier != few_millions:
-                self.notes.header["trained_before"] = f"{earlier:.4g}"
             self.notes.trainable = Trainable(percent, few_millions, total_millions)
         return True
 
