@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlxdoctor.evidence.logs.series import LEVELS, Remark
-from mlxdoctor.evidence.training_log import Series, TrainingLog
+from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Seen
 from mlxdoctor.judge.curve import is_warm_up
 from mlxdoctor.safety.quoting import quoted
@@ -13,9 +13,6 @@ from mlxdoctor.template import duration
 
 #: Passes over the rows that none makes: a count of steps.
 MANY_PASSES = 1000.0
-#: Shares of the highest learning rate below which a schedule has come down, and above which it is
-#: up.
-DOWN, UP = 0.05, 0.3
 #: Warnings and restarts that are told, lines with scores, and characters that are quoted of one.
 MOST, SCORES, SHOWN = 3, 2, 100
 
@@ -61,11 +58,9 @@ def extent(log: TrainingLog) -> list[str]:
         by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
         last = [rates.last] if by_way or rates.first != rates.last else []
         course = " to ".join(f"{rate:.3g}" for rate in (rates.first, *by_way, *last))
-        anew = _begun_anew(segment.finite("learning_rate"))
-        begun = f", which rises anew from {segment.unit} {anew}" if anew else ""
-        is_rising = is_warm_up(segment.finite("learning_rate")) and not anew
+        is_rising = is_warm_up(segment.finite("learning_rate"))
         rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
-        told.append(f"a learning rate of {course}{begun}{rising}")
+        told.append(f"a learning rate of {course}{rising}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
         told.append(f"{few:.4g} M trained parameters")
     if before := header.get("resumed_from"):
@@ -88,16 +83,6 @@ def _few(lines: list[int]) -> str:
     """The numbers of the first lines of some, and of the last."""
     shown = lines if len(lines) <= MOST else [*lines[: MOST - 1], lines[-1]]
     return f"line{'s' if lines[1:] else ''} {', '.join(f'{line:,}' for line in shown)}"
-
-
-def _begun_anew(rates: Series) -> str:
-    """From where a learning rate that had come down goes up once more, joined by commas."""
-    highest = rates.facts.highest
-    is_up, is_down = rates.values >= UP * highest, rates.values < DOWN * highest
-    turns = np.flatnonzero(is_up | is_down)
-    turns = turns[np.argmax(is_up[turns]) :]
-    anew = turns[:-1][is_up[turns[1:]] & is_down[turns[:-1]]]
-    return ", ".join(f"{place:,}" for place in rates.iterations[anew].tolist()[:MOST])
 
 
 def remarked(log: TrainingLog) -> Iterator[Seen]:

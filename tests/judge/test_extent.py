@@ -16,8 +16,6 @@ from tests.checks.log_evidence import LogWriter
         ([0.0, 1e-4, 2e-4, 1e-4, 1e-6], "a learning rate of 0 to 0.0002 to 1e-06"),
         ([1e-4, 1e-4], "a learning rate of 0.0001"),
         ([1e-5, 2e-4, 2e-4], "a learning rate of 1e-05 to 0.0002"),
-        # Warm-up is no new beginning; what follows the end of a schedule is.
-        ([0, 1e-4, 5e-5, 0, 1e-4, 0], "0 to 0.0001 to 0, which rises anew from step 4"),
     ],
 )
 def test_a_schedule(logs: LogWriter, rates: list[float], said: str) -> None:
