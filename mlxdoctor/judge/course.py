@@ -80,8 +80,6 @@ SHOWN = 0.01
 SCATTER = 6.0
 #: Reports from which on medians tell what a loss passes, and parts that a long log is divided into.
 MANY, PARTS = 40, 25
-#: Validations from which on, and share of a loss by which, it rises and falls again by noise.
-JUMPS, JUMP = 5, 0.15
 #: Share of a pass over the rows below which most were never seen.
 PASS = 0.25
 
@@ -114,7 +112,6 @@ _FELL = (
     "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
     "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
     "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
-    "[ It jumps up by as much as {jump:.3f} from one to the next: so noisy a loss picks no save.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
@@ -376,10 +373,6 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
     peak = int(np.argmax(levels - floors))
     rise = levels[peak] - floors[peak]
     has_risen = rise >= max(PEAK_NOISES * facts.noise, (PEAK - 1.0) * floors[peak])
-    # What rises and comes down again; what only rises is no noise.
-    rises, falls = np.diff(values)[:-1], -np.diff(values)[1:]
-    jumps = rises[np.minimum(rises, falls) > JUMP * values[:-2]]
-    is_jumpy = len(values) >= JUMPS and len(jumps) > 1
     half = values[_middle(losses) :]
     falls_on = _falls_on(losses, facts.first - last, is_held_out=is_held_out)
     strays = is_many and not falls_on and np.ptp(half) >= STRAY * last
@@ -403,7 +396,6 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "peak_of": width if width > 1 else None,
         "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
-        "jump": float(jumps.max()) if is_held_out and is_jumpy else None,
         "falling": "" if falls_on else None,
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),

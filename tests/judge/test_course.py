@@ -212,17 +212,3 @@ def test_a_validation_that_stands_still(logs: LogWriter) -> None:
         "From iteration 600 on its level (medians of 2 reports) stays within 0.005 of that."
         in fill(seen.message, seen.measured)
     )
-
-
-@pytest.mark.parametrize(
-    ("validations", "jump"),
-    [
-        ([2.0, 1.2, 1.5, 0.9, 1.3, 0.8], "jumps up by as much as 0.400"),
-        # What only rises is learned by heart, and is no noise.
-        ([2.0, 0.5, 0.6, 0.8, 1.0, 1.3], None),
-    ],
-)
-def test_validations_that_jump(logs: LogWriter, validations: list[float], jump: str | None) -> None:
-    log = logs.losses([2.0, 1.0, 0.5], dict(enumerate(validations, 1)))
-    told = [fill(seen.message, seen.measured) for seen in courses(log)]
-    assert any((jump or "jumps up") in sentence for sentence in told) is (jump is not None)
