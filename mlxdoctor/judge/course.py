@@ -118,8 +118,7 @@ _FELL = (
     "since then it fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within {level_by:.2g} of that.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
-    "loss.][ The log has no validation{alone}.| Of its validations it has no "
-    "loss{unlost}.][ It has no training loss{lacking}.]"
+    "loss.][ The log has no validation{alone}.]"
 )
 _LIES = (
     "The {series} [is {only:.3f}|{goes} from {first:.3f} to {last:.3f}{levels}, between "
@@ -297,13 +296,9 @@ def _course(
         is_base = is_held_out and facts.first == segment.base_val_loss
         named["first_at"] = None if is_base else named["first_at"]
         named |= _fall(losses, last, gap, is_held_out=is_held_out)
-        is_timed = not is_held_out and "val_seconds" in segment.series
-        named["unlost"] = "" if is_timed and "val_loss" not in segment.series else None
         named |= _since_first_pass(segment, losses) if is_alone else {}
         # Of one that ends near zero it is told already.
         named["alone"] = "" if is_alone and last >= NEAR_ZERO else None
-        is_lone = is_held_out and len(losses) > 2 and "train_loss" not in segment.series
-        named["lacking"] = "" if is_lone else None
         shows = fell(facts.first, last)
         return Seen(_FELL, named, learned=is_held_out and shows, fell=not is_held_out and shows)
     # Of many noisy reports the first and the last say little.
