@@ -29,7 +29,7 @@ from mlxdoctor.judge.curve import (
     held_out_scores,
     level_of,
 )
-from mlxdoctor.judge.extent import MANY_PASSES, extent, passes_told, remarked, warned
+from mlxdoctor.judge.extent import extent, passes_told, remarked, warned
 from mlxdoctor.safety.quoting import quoted
 
 #: Nats that three decimals show.
@@ -54,10 +54,6 @@ GUESS = 13.0
 LEVEL, WOBBLE, LEVEL_SHARE = 0.02, 0.1, 0.3
 #: Windows that a run has at most whose medians tell where it is level.
 WINDOWS = 20
-#: Passes over the rows from which on most were seen before, and share of the loss after the first
-#: pass below which it fell far since then: 17 of 58 sound public logs end there, and 22 of 34
-#: others.
-PASSES, BY_HEART = 1.5, 0.5
 #: Nats from which on a loss is near zero: a perplexity of 1.1.
 NEAR_ZERO = 0.1
 #: The same within one pass over the rows: 0.13 in a public run whose rows were nearly alike.
@@ -114,8 +110,6 @@ _FELL = (
     "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
-    "[ After the first pass over the rows, at {unit} {pass_at}, it was {passed:.3f}{passed_of}: "
-    "since then it fell on rows that had been seen, and these may be known by heart.]"
     "[ From {unit} {level_from} on its level{level_in} stays within {level_by:.2g} of that.]"
     "[ It ends {below:.2f} below the validation loss.| It ends {above:.2f} above the validation "
     "loss.][ The log has no validation{alone}.]"
@@ -296,7 +290,6 @@ def _course(
         is_base = is_held_out and facts.first == segment.base_val_loss
         named["first_at"] = None if is_base else named["first_at"]
         named |= _fall(losses, last, gap, is_held_out=is_held_out)
-        named |= _since_first_pass(segment, losses) if is_alone else {}
         # Of one that ends near zero it is told already.
         named["alone"] = "" if is_alone and last >= NEAR_ZERO else None
         shows = fell(facts.first, last)
@@ -422,27 +415,6 @@ def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
     is_lowest = facts.end - facts.minimum <= 0.1 * fallen
     is_clear = line.high < 0.0 and fallen >= max(FALLING * fall, LEVEL * facts.end)
     return len(values) >= ENOUGH and is_clear and is_lowest
-
-
-def _since_first_pass(segment: Segment, losses: Series) -> dict[str, Measurement]:
-    """What a loss was when all rows had been seen once, where it fell far below that."""
-    epochs, places = segment.finite("epoch"), losses.iterations
-    if segment.axis == "epoch":
-        # Counted from 0, an epoch is begun and not passed.
-        passed = places + float(places[0] == 0)
-    elif len(epochs):
-        passed = np.interp(places, epochs.iterations, epochs.values)
-    else:
-        return {}
-    first = int(np.count_nonzero(passed <= 1.0))
-    if first < 2 or not PASSES <= passed[-1] < MANY_PASSES:
-        return {}
-    level = median(losses.values[:first][-losses.facts.edge :])
-    if not 0.0 < losses.facts.end <= BY_HEART * level:
-        return {}
-    count = min(first, losses.facts.edge)
-    of = f" (median of {count} reports)" if count > 1 else ""
-    return {"passed": level, "passed_of": of, "pass_at": int(places[first - 1])}
 
 
 def _plateau(losses: Series) -> dict[str, Measurement]:

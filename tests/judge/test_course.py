@@ -195,16 +195,6 @@ def test_runs_are_told_by_what_stands_above_them_alone(logs: LogWriter) -> None:
     assert told.measured["lowest"] == "lines 12 to 13 (“When r = 4, epochs = 2:”)"
 
 
-@pytest.mark.parametrize(("end", "is_told"), [(0.4, True), (1.2, False)])
-def test_what_fell_after_the_first_pass(logs: LogWriter, end: float, is_told: bool) -> None:
-    rows = [{"step": at, "loss": 2.0 if at <= 10 else end, "epoch": at / 10} for at in range(1, 31)]
-    said = [
-        fill(seen.message, seen.measured) for seen in courses(logs.text(*map(json.dumps, rows)))
-    ]
-    told = "After the first pass over the rows, at step 10, it was 2.000"
-    assert any(told in sentence for sentence in said) == is_told
-
-
 def test_a_validation_that_stands_still(logs: LogWriter) -> None:
     val = dict(enumerate([4.0, 3.0, 2.5, 2.2, 2.0, 1.91, 1.9, 1.91, 1.9, 1.9, 1.91, 1.9], 1))
     (seen, *_) = courses(logs.losses([2.5], {100 * at: loss for at, loss in val.items()}))
