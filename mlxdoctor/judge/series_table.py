@@ -258,7 +258,8 @@ def figures(series: Series) -> dict[str, Measurement]:
     if facts.last > 0:
         # How near the last value is to the lowest.
         named["held"] = facts.lowest / facts.last
-    named |= _extremes(values, series.finite.iterations, facts.median)
+    # Where the highest value stands, from 0 to 1.
+    named["peak_place"] = int(np.argmax(values)) / max(len(values) - 1, 1)
     if facts.first > 0.0:
         named["over_first"] = facts.highest / facts.first
         named["kept_of_first"] = facts.last / facts.first
@@ -311,21 +312,6 @@ def _leap(values: NDArray[np.float64], at: NDArray[np.int64], end: float) -> dic
         "leap_to": float(values[place + 1]),
         "leap_at": int(at[place + 1]),
     }
-
-
-def _extremes(
-    values: NDArray[np.float64], at: NDArray[np.int64], median: float
-) -> dict[str, Measurement]:
-    """Where the highest value stands, from 0 to 1, and how far below the others the lowest lies."""
-    if len(values) < 2:
-        return {}
-    named: dict[str, Measurement] = {"peak_place": int(np.argmax(values)) / (len(values) - 1)}
-    # The first report may count what is made ready.
-    lowest = 1 + int(np.argmin(values[1:]))
-    if values[lowest] > 0.0:
-        named["dip"] = median / float(values[lowest])
-        named |= {"dipped": float(values[lowest]), "dipped_at": int(at[lowest])}
-    return named
 
 
 def _flat(part: Any, prefix: str = "") -> Iterator[tuple[str, Measurement]]:

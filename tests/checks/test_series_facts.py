@@ -110,10 +110,6 @@ COLUMNS = {
         # Sound runs begin high.
         ([5044.0] + [4.2] * 12, ""),
     ],
-    "It/sec": [
-        ([1.6, 1.5, 0.07, 1.6, 1.5], "speed-dipped info"),
-        ([0.07, 1.5, 1.6, 1.6, 1.5], ""),
-    ],
     "skipped": [
         ([4], "batches-skipped warning"),
         # Ten of 40 batches, and 26 of 40.
