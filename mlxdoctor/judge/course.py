@@ -487,14 +487,6 @@ def _ends(segment: Segment) -> str:
     return ", ".join(
         f"{words} {losses.values[0]:.3f}"
         + (f" to {losses.values[-1]:.3f}" if len(losses) > 1 else "")
-        + (_lowest(losses.finite, segment.unit) if name == "val_loss" else "")
         for name, words in _LOSSES.items()
         if (losses := segment.get(name)) is not None and len(losses)
     )
-
-
-def _lowest(losses: Series, unit: str) -> str:
-    """Where a loss was lowest that rose again, in words behind it; "" of another."""
-    facts = losses.facts
-    has_risen = facts.points > 1 and facts.last - facts.lowest >= VISIBLE
-    return f" (lowest {facts.lowest:.3f}, {unit} {facts.lowest_at})" if has_risen else ""
