@@ -181,19 +181,14 @@ def courses(
     if (clauses := extent(log)) and (segment.reports or means):
         yield Seen("The log says of the run: {told}.", {"told": "; ".join(clauses)})
     if tests := log.notes.test_losses:
-        test_loss, *_ = tests[-1]
-        above = test_loss - held_out_last if held_out_last is not None else 0.0
-        lowest, line, text = min(tests)
+        above = tests[-1] - held_out_last if held_out_last is not None else 0.0
         yield Seen(
             "The [last of {tests} test losses|test loss] is {test_loss:.3f}[, {above:.2f} above "
-            "the last validation][; the lowest is {lowest:.3f} (line {line}: {text})].",
+            "the last validation].",
             {
                 "tests": len(tests) if len(tests) > 1 else None,
-                "test_loss": test_loss,
+                "test_loss": tests[-1],
                 "above": above if above >= APART else None,
-                "lowest": lowest if lowest < test_loss else None,
-                "line": line,
-                "text": quoted(text.strip()),
             },
         )
     yield from _beside(log)

@@ -105,7 +105,7 @@ class Events(LineFormat):
             self.notes.saves.append(Save(int(named[1]) if named else None, (match[1],)))
         elif match := _TEST.search(line):
             loss = to_number(match[1].rstrip("."))
-            self.notes.test_losses += [] if loss is None else [(loss, number, line[:MAX_WARNING])]
+            self.notes.test_losses += [] if loss is None else [loss]
         return match is not None
 
     def _parameters(self, line: str) -> bool:

@@ -232,7 +232,7 @@ class Notes:
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
         versions: package -> version.
-        test_losses: of test runs, in nats a token: each with its line, and what that says.
+        test_losses: of test runs, in nats a token.
         formats: format -> how many lines or reports it read.
         problems: the limits at which reading ended, where a log goes beyond them.
         unread: numbers of the lines that may be reports and could not be read.
@@ -258,7 +258,7 @@ class Notes:
     mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    test_losses: list[tuple[float, int, str]] = field(default_factory=list)
+    test_losses: list[float] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
     problems: list[InputError] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
@@ -271,7 +271,7 @@ class Notes:
     @property
     def test_loss(self) -> float | None:
         """The last test loss; None where none was told."""
-        return self.test_losses[-1][0] if self.test_losses else None
+        return self.test_losses[-1] if self.test_losses else None
 
     @property
     def tell_of_a_run(self) -> bool:
