@@ -7,7 +7,7 @@ from typing import Any
 
 from mlxdoctor.twin.batches import Batch, Batches, collate
 from mlxdoctor.twin.parts import Parts
-from mlxdoctor.twin.readings import Reading, losses, reading
+from mlxdoctor.twin.readings import losses, reading
 from mlxdoctor.twin.settings import Settings
 from mlxdoctor.twin.token_rows import TokenRow
 
@@ -56,22 +56,14 @@ def _of_logits(parts: Parts, call: Any) -> Parts:
     return replace(parts, loss=losses().loss_through(parts.loss, call))
 
 
-def _scaled(factor: float, code: str, how: str) -> Reading:
-    def scaled(model: Any, inputs: Any) -> Any:
-        return model(inputs) * factor
-
-    def apply(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
-        return settings, _of_logits(parts, scaled)
-
-    fix = "Give the loss the logits as the model computes them."
-    return Reading(code, f"of logits that are {how}", apply, fix)
+def _four_times(model: Any, inputs: Any) -> Any:
+    return model(inputs) * 4.0
 
 
-SCALED = (
-    _scaled(4.0, "logits-times-four", "multiplied by 4"),
-    _scaled(2.0, "logits-times-two", "multiplied by 2"),
-    _scaled(0.5, "logits-halved", "halved"),
-)
+@reading(fix="Give the loss the logits as the model computes them.")
+def logits_times_four(settings: Settings, parts: Parts) -> tuple[Settings, Parts]:
+    """Of logits that are multiplied by 4."""
+    return settings, _of_logits(parts, _four_times)
 
 
 @reading(fix="Give the loss logits: it takes their logarithm itself.")
