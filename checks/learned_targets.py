@@ -1,13 +1,13 @@
 """What the adapter was really trained to predict.
 
-What it finds. An adapter that learned another token than the next, or padding, forgot the end
-token, predicts the run's own answers worse than the base model, or learned nothing.
+What it finds. An adapter that learned another token than the next, padding, or the masked prompt,
+forgot the end token, predicts the run's own answers worse than the base model, or learned nothing.
 
-Why it matters. Labels that are shifted or padded wrongly give a loss that falls as nicely as a
-right one. The model itself is the only witness of what it was trained on.
+Why it matters. Labels that are shifted, padded or masked wrongly give a loss that falls as
+nicely as a right one. The model itself is the only witness of what it was trained on.
 
 How it is measured. Base and tuned model read rows of the run's own data. For each region of a
-row (answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
+row (prompt, answer, end token, padding after it) and each shift (0 to 2 tokens ahead), the tuned
 model's mean loss is subtracted from the base model's. The unit is the row: a change counts when
 the sign test over rows is significant and the mean change is large enough in nats.
 
@@ -73,6 +73,9 @@ CHANGED = 0.1
 #: Nats a token between held-out rows and those trained on: 0.1 in the sound fixture runs, 1.3 in
 #: the overfitted one.
 MEMORISED = 0.5
+#: Share of its loss that the prompt lost, over the same share of the answer: 0.8 in the fixtures
+#: with the prompt in the loss, below 0 with it masked.
+PROMPT_SHARE = 0.5
 _END = (
     "After a complete answer, the tuned model expects the end token with probability "
     "{tuned_probability:.3f}, the base model with {base_probability:.3f} ({rows:* row})."
@@ -140,6 +143,14 @@ _END = (
             says=_END,
             expected="the end token after the answer",
         ),
+        "prompt-learned": Symptom.error(
+            "the adapter learned the prompt, which was to be masked",
+            says="The prompt was to be masked, but its loss fell from {base_loss} to {tuned_loss}, "
+            "beside the answer's from {answer_base_loss} to {answer_tuned_loss}: the adapter was "
+            "trained on it.",
+            expected="no improvement on tokens that carry no loss",
+            fix="Set the targets of the prompt to the ignored index.",
+        ),
         "answers-worse": Symptom.error(
             "the answers trained on are predicted worse than by the base model",
             says="The tuned model's loss on the answers is {tuned_loss}, above the base model's "
@@ -203,6 +214,8 @@ def learned_targets(
             signs.append(Sign("padding-unlearned", {"rows": len(rows)}))
         yield from signs
     yield from _end_after_answer(rows)
+    if losses.mask_prompt:
+        yield from _prompt(rows)
     yield from _answers(rows)
     if supervised is not None:
         yield from _guessed(rows, supervised)
@@ -303,6 +316,17 @@ def _end_after_answer(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:
         return
     severity = None if is_certain else Severity.WARNING
     yield Sign("end-token-unlearned", after.measured, severity=severity)
+
+
+def _prompt(rows: Sequence[RowLosses]) -> Iterator[Sign]:
+    having = [row for row in rows if {Role.PROMPT, Role.ANSWER} <= set(row.roles[2:].tolist())]
+    if len(having) < ENOUGH_ROWS:
+        return
+    prompt, answer = (region(having, role) for role in (Role.PROMPT, Role.ANSWER))
+    excess = prompt.gains / prompt.base - PROMPT_SHARE * answer.gains / answer.base
+    is_too_much = excess.mean() > 0 and sign_test(excess) < SIGNIFICANCE
+    if prompt.fell(CHANGED) and answer.fell() and is_too_much:
+        yield Sign("prompt-learned", {**prompt.measured, **answer.losses("answer_")})
 
 
 def _answers(rows: Sequence[RowLosses]) -> Iterator[Sign | Seen]:

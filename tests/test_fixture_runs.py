@@ -83,6 +83,7 @@ TWIN_OF_RUNS: dict[str, set[str]] = {
 LEARNED = {
     "targets-too-long": "wrong-shift-learned",
     "labels-double-shift": "wrong-shift-learned",
+    "targets-with-prompt": "prompt-learned",
     "padding-supervised": "padding-learned",
     "b-never-trained": "nothing-learned",
     "gradients-blocked": "nothing-learned",

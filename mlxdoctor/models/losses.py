@@ -109,6 +109,7 @@ class TokenLosses:
 
     Attributes:
         totals: split -> how many rows it has, measured or not.
+        mask_prompt: whether the run was configured to leave the prompt out of its loss.
         load_failure: why the adapter could not be put on the base model.
         test: rows of the test split, which are of no use but beside those of the others.
         left_out: how many of the rows were measured and why not all, as a clause; else empty.
@@ -123,6 +124,7 @@ class TokenLosses:
     totals: Mapping[str, int] = field(default_factory=dict)
     end_token_ids: tuple[int, ...] = ()
     pad_ids: tuple[int, ...] = ()
+    mask_prompt: bool = False
     load_failure: str | None = None
     test: tuple[RowLosses, ...] = ()
     left_out: str = ""
@@ -283,6 +285,7 @@ class Meter:
             totals={rows.split: rows.total_rows for rows in splits},
             end_token_ids=ends,
             pad_ids=tuple(dict.fromkeys(pad for job in jobs for pad in job.pad_ids)),
+            mask_prompt=any(rows.mask_prompt for rows in splits),
             load_failure=self.models.load_failure,
             left_out=self.budget.said(len(results), len(jobs), "rows were measured"),
         )

@@ -36,6 +36,7 @@ def made(
     base: Losses = BASE,
     rows: int = 16,
     split: str = "train",
+    mask_prompt: bool = False,
 ) -> TokenLosses:
     return TokenLosses(
         sources=(),
@@ -43,6 +44,7 @@ def made(
         vocab_size=768,
         end_token_ids=(11,),
         pad_ids=tuple(base.pads),
+        mask_prompt=mask_prompt,
     )
 
 
@@ -115,6 +117,7 @@ OTHER, END = {"pad_ids": (9, 0)}, {"end_token_ids": (0,)}
 LEARNED, MAYBE = {"padding-learned": "error"}, {"padding-learned": "warning"}
 REPEATED, WORSE = {"end-token-repeated": "warning"}, {"answers-worse": "error"}
 FIRST, OVER = {"greedy_at_start": 0}, {"greedy_after_answer": 0}
+MASKED = {"mask_prompt": True}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +144,11 @@ FIRST, OVER = {"greedy_at_start": 0}, {"greedy_after_answer": 0}
         # A model below a blind guess still shows it, one that repeats what it is given does not.
         (model(identity=7.0, next=6.0, skip=6.9, pads=PADDED), BASE, END, REPEATED | WORSE),
         (replace(REPEATING, pads=PADDED), BASE, END, dict.fromkeys(SHIFTED, "error")),
+        (replace(SOUND, prompt=0.2), BASE, MASKED, {"prompt-learned": "error"}),
+        # The answer loses 5/6 of its loss: from 2.0, the prompt may lose 5/12, to 1.17.
+        (replace(SOUND, prompt=1.1), BASE, MASKED, {"prompt-learned": "error"}),
+        (replace(SOUND, prompt=1.25), BASE, MASKED, {}),
+        (replace(SOUND, prompt=3.1), BASE, MASKED, {}),
         # A base model that expects padding did not learn it.
         (replace(SOUND, pads=PADDED), replace(BASE, pads=PADDED), {}, {}),
         # The end token was never known.

@@ -14,7 +14,7 @@ from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import Kind, Stage, models_run
 from mlxdoctor.safety.user_failure import failure_of, kept_running
 
-NO_TRAINER = "only of a trainer of your own, named with --trainer FILE:FUNCTION"
+NO_TRAINER = "no trainer of your own was named (--trainer FILE:FUNCTION)"
 #: Training steps that are made where no number is given: a loss that five of them do not move
 #: does not depend on what they change.
 STEPS = 5
