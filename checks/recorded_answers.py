@@ -1,9 +1,9 @@
 """Whose answers were recorded, and how they were asked for.
 
 What it finds. A model that learned its rows, and does not give the answers that are expected beside
-the recorded ones. Recorded answers that are the base model's, another model's or those to other
-prompts, that a limit cut off, that the tuned model would hardly ever say, or gives only where it is
-asked in another way than it was trained on: without the chat template, say.
+the recorded ones. Recorded answers that are the base model's or those to other prompts, that a
+limit cut off, that are wrong where the model itself is right, or that the tuned model gives only
+where it is asked in another way than it was trained on: without the chat template, say.
 
 Why it matters. `mlx_lm.generate` without `--adapter-path` gives the base model's answers without an
 error. A person then takes them for the fine-tune's, and repairs a training that was sound.
@@ -12,10 +12,9 @@ How it is measured. Both models answer the recorded prompts again, greedily: wit
 and format of the row that has the same question, else in the base's chat template. Only prompts
 that the two models answer differently are judged, and only if the recorded answer is not the
 expected one, which both may give. A recorded answer is a model's if one of the two begins with the
-other, or if they have three more first words in common than it has with the other model's. Each
-recorded answer is read by the tuned model, and the temperature at which its tokens were most likely
-drawn is fitted. An expected answer is given if the answer is the same text,
-names it in a sentence, or begins it up to the limit on its tokens.
+other, or if they have three more first words in common than it has with the other model's. An
+expected answer is given if the answer is the same text, names it in a sentence, or begins it up to
+the limit on its tokens.
 
 When it is wrong. Expected answers that were written down in another form than the rows' are other
 answers to it. An adapter that changes little gives few prompts with different answers.
@@ -28,7 +27,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mlxdoctor.check import Inconclusive, check
-from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.engines.text import in_common, is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
@@ -54,10 +52,6 @@ _HALF = 0.4
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
-#: Fewest tokens that show a temperature, and of these that are not the likeliest; the highest that
-#: is usual; least p-value of draws (0.08 in eight runs, below 0.04 in 15 of 19 whose answers are
-#: others'), and one that no draws have.
-_TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
 
 
 @check(
@@ -70,15 +64,6 @@ _TOKENS, _DRAWN, _USUAL, _FITS, _UNFIT = 40, 5, 1.2, 0.05, 0.001
             expected="the tuned model's answers",
             fix="Answer the prompts again with the adapter: `mlx_lm.generate --adapter-path "
             "FOLDER`, or `mlx_lm.load(model, adapter_path=FOLDER)`.",
-        ),
-        "of-neither": Symptom.warning(
-            "the recorded answers are neither model's",
-            says="Of {prompts:* recorded answer} {tuned} are as the tuned model answers, and "
-            "{base} as the base model does: another model was asked, or this one at a high "
-            "temperature, with words or tokens forced on it, or after other prompts.",
-            expected="answers that begin as the tuned model's do, sampled or not",
-            fix="Answer the prompts again with this adapter on its base model, with nothing put "
-            "before the answers and no token forbidden.",
         ),
         "spoilt": Symptom.error(
             "the recorded answers are wrong where the model itself is right",
@@ -145,22 +130,22 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
     measured |= {"base": of_base, "tuned": of_tuned}
-    sign: Sign | Seen | None = None
+    sign: Sign | None = None
     if of_tuned < _SHARE * len(apart):
         sign = _asked_wrongly(asked, of_tuned)
-    # Of a model that changed little the base's answers may be draws as well.
     is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
-    sign = sign or (None if is_base else _drawn(asked.draws))
     spoilt = _spoilt(items)
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}
         measured |= {"words": max(len(answer_words(item.recorded.tuned)) for item in cut)}
         yield Sign("cut-short", measured, severity=None if _is_unmeant(cut) else Severity.WARNING)
-    elif spoilt is not None and not isinstance(sign, Sign):
-        yield spoilt
     elif sign is not None:
         yield sign
+    elif is_base:
+        yield Sign("base-answers", measured)
+    elif spoilt is not None:
+        yield spoilt
     elif of_tuned >= _SHARE * len(apart):
         yield Seen(
             "Of {prompts:* recorded answer} {tuned} begin as the tuned model's do.", measured
@@ -168,18 +153,8 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     elif len(telling) < _TELLING:
         why = "nearly all recorded answers are the expected ones, which either model may give"
         raise Inconclusive(why)
-    elif is_base:
-        yield Sign("base-answers", measured)
     else:
-        is_many = len(telling) >= _PROMPTS and of_base < _SHARE * len(telling)
-        draws = asked.draws
-        is_unfit = draws is not None and (
-            draws.p_value < _UNFIT or draws.least_temperature > _USUAL
-        )
-        if not is_many or not is_unfit:
-            why = "the recorded answers are neither model's: sampled, or asked otherwise"
-            raise Inconclusive(why)
-        yield Sign("of-neither", measured)
+        raise Inconclusive("the recorded answers are neither model's: sampled, or asked otherwise")
 
 
 def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Iterator[Sign]:
@@ -258,7 +233,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
         return otherwise
     if misplaced >= max(_SHARE * (most - 1), _TELLING + of_tuned):
         return Sign("of-other-prompts", {**measured, "misplaced": misplaced})
-    is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most and _drawn(asked.draws) is None
+    is_many = most >= _PROMPTS and misplaced > _BY_CHANCE * most
     if is_many and misplaced + of_tuned >= _ALL * most:
         # Labels that are drawn may be those of other prompts.
         severity = Severity.WARNING
@@ -284,18 +259,6 @@ def _is_cut(item: Asked) -> bool:
     # A limit ends an answer anywhere; a wrong end token where a line or a sentence ends.
     goes_on = after.startswith("\n") and (item.recorded.expected or "").strip().startswith(own)
     return is_begun and (goes_on or is_finished(own) > is_finished(recorded))
-
-
-def _drawn(draws: Draws | None) -> Seen | None:
-    """Whether the answers were drawn from the tuned model, and at a temperature that is usual."""
-    if draws is None or draws.count < _TOKENS or draws.others < _DRAWN or draws.p_value < _FITS:
-        return None
-    if draws.least_temperature > _USUAL:
-        return None
-    figures: dict[str, Measurement] = {"temperature": draws.temperature}
-    figures |= {"others": draws.others, "tokens": draws.count, "p_value": draws.p_value}
-    says = "The recorded answers are draws of the tuned model at a temperature of "
-    return Seen(says + "{temperature:.2f}.", figures)
 
 
 def _is_unmeant(cut: Sequence[Asked]) -> bool:

@@ -5,14 +5,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-
-from mlxdoctor.engines.sampling import Draws, fit_draws
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.forward import LOGIT_BYTES, answer, require_tokens
+from mlxdoctor.models.forward import answer
 from mlxdoctor.models.generations import Generation, RecordedGenerations, produce
 from mlxdoctor.models.load import LoadedModels, end_tokens
 from mlxdoctor.models.prompts import (
@@ -53,7 +50,6 @@ class AskedAgain:
     Attributes:
         further: the tuned model's answers to more prompts of the file; empty where the recorded
             answers are those of the usual way.
-        draws: the tokens of the recorded answers, taken for draws of the tuned model's.
     """
 
     kind: ClassVar[str] = "answers to the recorded prompts"
@@ -62,7 +58,6 @@ class AskedAgain:
     sources: tuple[Source, ...]
     items: tuple[Asked, ...]
     further: tuple[str, ...] = ()
-    draws: Draws | None = None
 
     @classmethod
     def find(cls, run: RunView) -> "AskedAgain":
@@ -102,18 +97,15 @@ class AskedAgain:
             Asked(plain(item), plain(own[item.prompt])) for item in items if item.prompt in own
         ]
         sources = (*recorded.sources, *again.sources)
-        texts = {each.own.prompt: each.recorded.tuned for each in asked}
-        asking = prompts[:AGAIN] if run.budget.left > 0 else []
-        draws = asker.draws(asking, texts)
         if 2 * _alike(asked) > len(asked):
-            return cls(sources, tuple(asked), draws=draws)
+            return cls(sources, tuple(asked))
         further = asker.answers(prompts[AGAIN:])
         ways = asker.otherwise(asked, prompts, has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
         ]
-        return cls(sources, tuple(asked), tuple(further), draws)
+        return cls(sources, tuple(asked), tuple(further))
 
 
 @dataclass(frozen=True)
@@ -140,45 +132,6 @@ class _Asker:
         with self.models.running():
             answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
-
-    def draws(self, prompts: Sequence[Prompt], texts: Mapping[str, str]) -> Draws | None:
-        """The tokens of recorded answers, read behind their prompts and taken for draws.
-
-        None without any, or of a lost model.
-        """
-        import mlx.core as mx
-        from scipy.special import log_softmax
-
-        # The blank before an answer is not always recorded: the likelier way counts.
-        written = [
-            self.tokenizer.encode(f"{blank}{texts.get(prompt.text, '')}".rstrip(), False)
-            for prompt in prompts
-            for blank in ("", " ")
-        ]
-        answers = [(tokens or [*self.ends[:1]] or [0])[:TOKENS_AGAIN] for tokens in written]
-        logits: list[np.ndarray] = []
-        tokens: list[int] = []
-        with self.models.running():
-            model = self.models.select("tuned")
-            require_tokens(model, max(map(max, answers), default=0))
-            for prompt, *both in zip(prompts, answers[::2], answers[1::2], strict=True):
-                read = []
-                for answered in both:
-                    predicted = model(mx.array([[*prompt.tokens, *answered[:-1]]]))
-                    of_answer = predicted[0, len(prompt.tokens) - 1 :].astype(mx.float32)
-                    read.append(np.array(of_answer))
-                likelihoods = [
-                    log_softmax(array, axis=1)[range(len(answered)), answered].sum()
-                    for array, answered in zip(read, both, strict=True)
-                ]
-                best = int(np.argmax(likelihoods))
-                logits.append(read[best])
-                tokens += both[best]
-                if sum(array.nbytes for array in logits) > LOGIT_BYTES[True]:
-                    break
-        if not logits or not np.isfinite(every := np.concatenate(logits)).all():
-            return None
-        return fit_draws(every, np.array(tokens))
 
     def otherwise(
         self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool

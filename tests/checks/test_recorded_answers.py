@@ -9,7 +9,6 @@ import pytest
 from fixtures.lab.cases.workshop import copied_run, rows_of
 from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
-from mlxdoctor.engines.sampling import Draws
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.asked_again import KEPT, Asked, AskedAgain
@@ -47,25 +46,6 @@ def asked(
 
 def codes(*evidence: object) -> list[str]:
     return [one.code for one in outcome(recorded_answers, *evidence).findings]
-
-
-@pytest.mark.parametrize(
-    ("draws", "recorded", "expected"),
-    [
-        # The tuned model's own, at a high temperature and at a usual one.
-        (Draws(100, 30, 1.8, 1.6, 0.4), TUNED, []),
-        (Draws(100, 30, 1.3, 1.1, 0.4), TUNED, []),
-        # Answers that are neither model's, and may be drawn or not.
-        (Draws(100, 30, 1.3, 1.1, 0.002), "It may be", []),
-        (Draws(100, 30, 1.3, 1.1, 0.0001), "It may be", ["recorded-answers.of-neither"]),
-        (Draws(100, 30, 1.8, 1.6, 0.002), "It may be", ["recorded-answers.of-neither"]),
-        (None, "It may be", []),
-        # The base's own, of which a model that changed little may be thought to draw them.
-        (Draws(100, 30, 1.0, 0.9, 0.4), BASE, ["recorded-answers.base-answers"]),
-    ],
-)
-def test_answers_that_were_drawn(draws: Draws | None, recorded: str, expected: list[str]) -> None:
-    assert codes(replace(asked(*[recorded] * 8), draws=draws)) == expected
 
 
 @pytest.mark.parametrize(
