@@ -31,7 +31,7 @@ from mlxdoctor.engines.text import in_common, is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
-from mlxdoctor.models.asked_again import KEPT, Asked, AskedAgain
+from mlxdoctor.models.asked_again import Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.safety.quoting import quoted
 
@@ -72,7 +72,8 @@ _CUT, _CUT_TO = 0.5, 0.8
             "{recorded} was recorded.",
             expected="recorded answers that are right where the model is",
             fix="Answer the prompts with `mlx_lm.generate` alone; then add what your server does, "
-            "one by one: penalties, forbidden tokens or repeats, stop words, changed prompts.",
+            "one by one: a cache that is not emptied, penalties, forbidden tokens or repeats, stop "
+            "words, changed prompts.",
         ),
         "of-other-prompts": Symptom.error(
             "the recorded answers belong to other prompts of the file",
@@ -99,13 +100,6 @@ _CUT, _CUT_TO = 0.5, 0.8
             expected="answers that begin and end where the model's do",
             fix="Answer again with a higher limit (`mlx_lm.generate --max-tokens`, which is 100 "
             "where nothing is said), and look at what the answers pass before they are written.",
-        ),
-        "behind-others": Symptom.error(
-            "each recorded prompt was asked behind the ones before it",
-            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do {way}, and "
-            "{tuned} as those to the prompt alone.",
-            expected="answers to each prompt alone",
-            fix="Begin each request with an empty prompt cache.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
@@ -226,8 +220,7 @@ def _asked_wrongly(asked: AskedAgain, of_tuned: int) -> Sign | None:
     way = max(ways, key=lambda way: ways[way], default="")
     otherwise = None
     if way and ways[way] >= max(_SHARE * most, _TELLING + of_tuned):
-        code = "behind-others" if way == KEPT else "asked-otherwise"
-        otherwise = Sign(code, {**measured, "alike": ways[way], "way": way})
+        otherwise = Sign("asked-otherwise", {**measured, "alike": ways[way], "way": way})
     # Of a few labels many are those of other prompts, too.
     if otherwise is not None and ways[way] >= misplaced + of_tuned:
         return otherwise

@@ -26,10 +26,6 @@ from mlxdoctor.models.prompts import (
 AGAIN, FURTHER, TOKENS_AGAIN = 12, 36, 32
 #: Characters with which the same answer begins, whether it is sampled later on or not.
 ALIKE = 12
-#: A way of asking that has the prompts and answers before it in a cache; tokens of these at most.
-KEPT, HISTORY = "after the prompts and answers before it", 1024
-#: Tokens of such an answer, at most: what was really said is what the next prompt stands behind.
-TOKENS_IN_A_CACHE = 64
 #: Share of the answers that a way of asking gives, where no other is tried.
 MOST = 0.75
 
@@ -100,7 +96,7 @@ class AskedAgain:
         if 2 * _alike(asked) > len(asked):
             return cls(sources, tuple(asked))
         further = asker.answers(prompts[AGAIN:])
-        ways = asker.otherwise(asked, prompts, has_system=bool(system))
+        ways = asker.otherwise(asked, has_system=bool(system))
         asked = [
             replace(each, otherwise={way: texts[row] for way, texts in ways.items() if texts[row:]})
             for row, each in enumerate(asked)
@@ -133,9 +129,7 @@ class _Asker:
             answers = answer(self.models.select("tuned"), prompts, self.ends, TOKENS_AGAIN)
         return [self.until_end(self.tokenizer.decode(tokens)) for tokens in answers]
 
-    def otherwise(
-        self, asked: Sequence[Asked], prompts: Sequence[Prompt], *, has_system: bool
-    ) -> dict[str, list[str]]:
+    def otherwise(self, asked: Sequence[Asked], *, has_system: bool) -> dict[str, list[str]]:
         """Ways of asking -> the answers, up to the first that gives most of the recorded ones."""
         texts = [each.own.prompt for each in asked]
         mistaken = {
@@ -150,28 +144,7 @@ class _Asker:
             ways[way] = self.answers(asking)
             if _alike(asked, ways[way]) >= MOST * len(asked):
                 return ways
-        ways[KEPT] = self._in_one_cache(asked, prompts)
         return ways
-
-    def _in_one_cache(self, asked: Sequence[Asked], prompts: Sequence[Prompt]) -> list[str]:
-        """Answers to each prompt behind those before it and their answers."""
-        before: list[int] = []
-        texts: list[str] = []
-        for each, prompt in zip(asked, prompts, strict=False):
-            if len(before) > HISTORY or self.run.budget.left <= 0:
-                break
-            asking = Prompt(prompt.text, (*before, *prompt.tokens))
-            with self.models.running():
-                model = self.models.select("tuned")
-                (own,) = answer(model, [asking], self.ends, TOKENS_IN_A_CACHE)
-            texts.append(self.until_end(self.tokenizer.decode(own)))
-            recorded = each.recorded.tuned.strip()
-            # The same text may have been written in other tokens.
-            if texts[-1].strip() != recorded:
-                encoded = self.tokenizer.encode(recorded, add_special_tokens=False)
-                own = (*encoded, *self.ends[:1])
-            before += [*prompt.tokens, *own]
-        return texts
 
 
 def _alike(asked: Sequence[Asked], answers: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from fixtures.lab.harness import write_lines
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
-from mlxdoctor.models.asked_again import KEPT, Asked, AskedAgain
+from mlxdoctor.models.asked_again import Asked, AskedAgain
 from mlxdoctor.models.forward import answer
 from mlxdoctor.models.generations import Generation, Generations
 from mlxdoctor.models.load import load
@@ -79,30 +79,6 @@ def test_whose_answers_were_recorded(evidence: AskedAgain, status: str, of_base:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kept", "code"), [(True, "behind-others"), (False, None)])
-def test_prompts_that_were_asked_behind_one_another(
-    tmp_path: Path, kept: bool, code: str | None
-) -> None:
-    """Answered by a real model with one prompt cache for all, or with one for each."""
-    from mlx_lm import generate
-    from mlx_lm import load as load_with_mlx
-    from mlx_lm.models.cache import make_prompt_cache
-
-    run = copied_run(tmp_path / "run")
-    model, tokenizer, *_ = load_with_mlx(str(BASE_FOLDER), adapter_path=str(run))
-    rows = [json.loads(line) for line in (HEALTHY / "generations.jsonl").read_text().splitlines()]
-    cache, told = make_prompt_cache(model), []
-    for text in [row["prompt"] for row in rows][:12]:
-        cache = cache if kept else make_prompt_cache(model)
-        prompt = list(plain_prompt(TOKENIZER, text).tokens)
-        answered = generate(model, tokenizer, prompt, max_tokens=96, prompt_cache=cache)
-        told.append({"prompt": text, "tuned": answered})
-    write_lines(run / "generations.jsonl", told)
-    found = [one.code for one in diagnose([run], select=["recorded-answers"]).findings]
-    assert found == ([f"recorded-answers.{code}"] if code else [])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("key", "hit"), [("base", True), ("tuned", False)])
 def test_of_a_real_run(tmp_path: Path, key: str, hit: bool) -> None:
     run = copied_run(tmp_path / "run")
@@ -162,9 +138,6 @@ def test_a_text_that_is_a_question_with_its_answer_is_asked_up_to_the_mark(tmp_p
         ([{"bare": "", "twice": "x"}] * 4, ["asked-otherwise"]),
         ([{"bare": "", "twice": "x"}] * 3 + [{"bare": "else"}], ["asked-otherwise"]),
         ([{"bare": "", "twice": "x"}] * 2 + [{"bare": "else"}] * 2, []),
-        # Behind one another they are too long at last.
-        ([{KEPT: ""}] * 3 + [{}], ["behind-others"]),
-        ([{KEPT: ""}] * 2 + [{}] * 2, []),
     ],
 )
 def test_empty_answers_of_the_tuned_model_asked_otherwise(
