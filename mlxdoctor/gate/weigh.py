@@ -146,7 +146,9 @@ def _item(
     suspicion = headline(report) if report.suspected is not None and is_open else ""
     # A run that failed never passes, whichever of its findings is an error.
     is_bad = report.verdict is Verdict.UNHEALTHY and is_open and not fails
-    is_bad &= rules.fail_on != "never"
+    is_bad &= rules.fail_on != "never" and not report.unreadable
+    # A verdict may rest on what was accepted.
+    is_bad &= all(held.ruling != "suppressed" for held in gated)
     said = headline(report) if is_bad else suspicion
     suspect = [said] if is_bad or (said and rules.suspect == "fail") else []
     if fails or suspect:
