@@ -29,9 +29,9 @@ from itertools import chain
 
 from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.dataset import Dataset, Pair, Split
-from mlxdoctor.finding import Measurement, Sign, Symptom
+from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.nearest_rows import agreement, nearest, taken_up
-from mlxdoctor.models.generations import Generation, RecordedGenerations
+from mlxdoctor.models.generations import RecordedGenerations
 from mlxdoctor.safety.quoting import quoted
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -52,6 +52,9 @@ _TAKEN_UP, _ERRORS, _BETTER, _TESTED = 0.08, 4.0, 0.08, 100
 #: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
 #: 0.72 at most in 25 faulty ones.
 _RIGHT = 0.75
+#: Signs that take recorded prompts, and such that take expected answers.
+_OF_RECORDED = ("unlike-the-rows", "never-taught", "answered-as-expected")
+_OF_EXPECTED = ("taken-up", "another-column")
 #: Words that are quoted.
 _SHOWN = 3
 
@@ -101,18 +104,21 @@ _SHOWN = 3
         ),
     }
 )
-def asked_prompts(recorded: RecordedGenerations | None, dataset: Dataset) -> Iterator[Sign]:
+def asked_prompts(
+    recorded: RecordedGenerations | None, dataset: Dataset
+) -> Iterator[Sign | Unsought]:
     if (split := dataset.splits.get("train")) is None:
         raise NotApplicable("the training rows are not here")
-    pairs = [pair for pair in split.pairs if pair.prompt]
-    expected = [Pair(item.prompt, item.expected or "") for item in _asked(recorded)]
-    test = dataset.splits.get("test")
-    if not any(pair.answer for pair in expected) and test is not None:
-        expected = list(test.pairs[:_TESTED])
-    yield from _unlike_similar(split, [pair for pair in expected if pair.prompt and pair.answer])
-    if recorded is None:
+    items = [item for item in recorded.distinct if item.prompt] if recorded is not None else []
+    if not items:
+        test = dataset.splits.get("test")
+        if test is None:
+            raise NotApplicable("no prompts were recorded, and no rows are for a test")
+        # Rows for a test may be of another kind, and be meant so.
+        yield from _beside_similar(split, test.pairs[:_TESTED], Severity.WARNING)
+        yield Unsought(_OF_RECORDED, "no prompts were recorded")
         return
-    items = _asked(recorded)
+    pairs = [pair for pair in split.pairs if pair.prompt]
     if len(items) < _PROMPTS or len(pairs) < _FEWEST:
         raise Inconclusive(f"{len(items)} recorded prompts and {len(pairs)} rows are too few")
     taught = Counter(pair.answer.strip() for pair in pairs)
@@ -129,6 +135,8 @@ def asked_prompts(recorded: RecordedGenerations | None, dataset: Dataset) -> Ite
     if len(fresh) >= _PROMPTS and right >= _RIGHT * len(fresh):
         yield Sign("answered-as-expected", {"right": right, "fresh": len(fresh)})
         return
+    expected = [Pair(item.prompt, item.expected or "") for item in items]
+    yield from _beside_similar(split, expected)
     texts = [pair.prompt for pair in pairs]
     if split.format == "text":
         # The marks around a question may be asked with it.
@@ -137,30 +145,33 @@ def asked_prompts(recorded: RecordedGenerations | None, dataset: Dataset) -> Ite
     yield from _unlike([_WORD.findall(text) for text in texts], asking)
 
 
-def _asked(recorded: RecordedGenerations | None) -> list[Generation]:
-    return [item for item in recorded.distinct if item.prompt] if recorded is not None else []
-
-
-def _unlike_similar(split: Split, wanted: Sequence[Pair]) -> Iterator[Sign]:
+def _beside_similar(
+    split: Split, expected: Sequence[Pair], severity: Severity | None = None
+) -> Iterator[Sign | Unsought]:
     """What is expected beside the rows with similar prompts."""
+    wanted = [pair for pair in expected if pair.prompt and pair.answer]
     # Rows without an answer have a sign of their own.
     both = [(row, pair) for row, pair in zip(split.rows, split.pairs, strict=True) if pair.answer]
     rows = [pair for _, pair in both]
     if len(wanted) < _PROMPTS or len(rows) < _FEWEST or not rows[0].prompt:
+        why = f"{len(wanted)} expected answers and {len(rows)} rows with a prompt are too few"
+        yield Unsought(_OF_EXPECTED, why)
         return
     near = nearest([row.prompt for row in rows], [pair.prompt for pair in wanted])
     share = taken_up(rows, wanted, near)
     if abs(share.difference) >= _TAKEN_UP and abs(share.difference) >= _ERRORS * share.error:
         figures: dict[str, Measurement] = {"count": len(wanted), "taught": share.taught}
         figures |= {"wanted": share.expected, "like": quoted(rows[share.row].prompt)}
-        yield Sign("taken-up", figures | _example(wanted[share.place], rows[share.row]))
+        figures |= _example(wanted[share.place], rows[share.row])
+        yield Sign("taken-up", figures, severity=severity)
     for column in _other_columns(split):
         texts = [str(row.get(column)) for row, _ in both]
         shared = agreement((texts, [row.answer for row in rows]), wanted, near)
         if shared.difference >= max(_BETTER, _ERRORS * shared.error):
             figures = {"column": column, "other": shared.expected, "own": shared.taught}
             figures |= {"text": quoted(texts[shared.row])}
-            yield Sign("another-column", figures | _example(wanted[shared.place], rows[shared.row]))
+            figures |= _example(wanted[shared.place], rows[shared.row])
+            yield Sign("another-column", figures, severity=severity)
 
 
 def _other_columns(split: Split) -> list[str]:

@@ -45,9 +45,9 @@ _SHARE = 0.75
 #: answers that a model gives at most which was taught others: none of 12 in three faulty runs, 9 to
 #: 12 of 12 in 13 sound ones that others made up.
 _ALL, _HARDLY_ANY = 0.9, 0.1
-#: Share of the answers that the model gives rightly which were recorded rightly, at most, where a
-#: server spoils them: draws at a usual temperature leave more.
-_HALF = 0.4
+#: Of the answers that the model gives rightly, the share that was recorded rightly, at most, where
+#: a server spoils them: 0, 0, 0 and 3 of 12 in four runs, all 12 in two drawn at 0.2 and 0.3.
+_SPOILT = 0.4
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
@@ -183,7 +183,7 @@ def _spoilt(items: Sequence[Asked]) -> Sign | None:
         and not _text(each.recorded.expected).startswith(_text(each.recorded.tuned))
     ]
     right = len(wanted) - len(wrong)
-    if len(wanted) < _PROMPTS or len(own) < _SHARE * len(wanted) or right > _HALF * len(own):
+    if len(wanted) < _PROMPTS or len(own) < _SHARE * len(wanted) or right > _SPOILT * len(own):
         return None
     wrong.sort(key=lambda each: not _gives(each.own, each.recorded.expected))
     texts = {"answer": wrong[0].own.tuned, "recorded": wrong[0].recorded.tuned}

@@ -16,7 +16,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mlxdoctor.finding import Exhibit, Finding, Outcome, Seen, Sign, Status, Symptom, Unsought
+from mlxdoctor.finding import (
+    PLUGIN_FAULT,
+    Exhibit,
+    Finding,
+    Outcome,
+    Seen,
+    Sign,
+    Status,
+    Symptom,
+    Unsought,
+)
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.limits import TimeLimitExceeded, time_limit
 from mlxdoctor.safety.quoting import cut
@@ -275,7 +285,7 @@ def discover() -> tuple[Check, ...]:
 
 def _not_imported(entry_point: "EntryPoint", error: Exception) -> Check:
     package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
-    why = f"a fault of the package {package}, not imported: {failure_of(error).sentence}"
+    why = f"{PLUGIN_FAULT} {package}, not imported: {failure_of(error).sentence}"
 
     def refuse() -> Iterable[Yield]:
         raise StageStopped(None, why)

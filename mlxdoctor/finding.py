@@ -13,6 +13,8 @@ Measurement = bool | int | float | str | tuple["int | float | str", ...] | None
 
 #: Begins the name of a figure that is the value to set for a key of the configuration.
 ADVISED = "advised_"
+#: How the reason begins of a check that another package has and that can't be imported.
+PLUGIN_FAULT = "a fault of the package"
 
 
 class Severity(StrEnum):

@@ -123,7 +123,8 @@ class TrainingConfig:
         """Whether a YAML or JSON file begins as a training configuration does."""
         if file.path.suffix in (".yaml", ".yml"):
             keys = re.findall(r"(?m)^([A-Za-z_]+)\s*:", file.head)
-            return not (_SNIFFED_KEYS | _OWN_NAMES.keys()).isdisjoint(keys)
+            is_own = "lr" in keys and not _MLX_LM_KEYS.isdisjoint(keys)
+            return is_own or not _SNIFFED_KEYS.isdisjoint(keys)
         return file.path.suffix == ".json" and not _SNIFFED_KEYS.isdisjoint(file.record)
 
     @classmethod

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlxdoctor.finding import Status
+from mlxdoctor.finding import PLUGIN_FAULT, Status
 from mlxdoctor.formats import escape, gated, summary
 from mlxdoctor.formats.format import Format
 from mlxdoctor.gate_result import GateResult, ItemStatus
@@ -126,7 +126,7 @@ def render(
         if outcome.status is Status.CRASHED:
             why = outcome.reason[:_MAX_REASON]
             # A fault of a plugin is its author's.
-            ask = "" if " package " in why else ": please report it as a bug"
+            ask = "" if why.startswith(PLUGIN_FAULT) else ": please report it as a bug"
             page.paragraph(f"the check {outcome.check} crashed ({why}){ask}")
     return page.ended(written)
 

@@ -149,9 +149,8 @@ def _item(
     is_bad &= rules.fail_on != "never" and not report.unreadable
     # A verdict may rest on what was accepted.
     is_bad &= all(held.ruling != "suppressed" for held in gated)
-    said = headline(report) if is_bad else suspicion
-    suspect = [said] if is_bad or (said and rules.suspect == "fail") else []
-    if fails or suspect:
+    is_refused = is_bad or (bool(suspicion) and rules.suspect == "fail")
+    if fails or is_refused:
         status = ItemStatus.FAILED
     elif report.unreadable and (
         report.planned is not None or report.verdict is not Verdict.HEALTHY
@@ -160,7 +159,8 @@ def _item(
         status = ItemStatus.UNUSABLE
     else:
         status = ItemStatus.INCONCLUSIVE if undecided else ItemStatus.PASSED
-    unexplained = (*reopened, *suspect, *report.unreadable, *undecided)
+    refused = [headline(report)] if is_refused else []
+    unexplained = (*reopened, *refused, *report.unreadable, *undecided)
     item = GateItem(path, status, unexplained, report, tuple(gated))
     if status is not ItemStatus.PASSED:
         return item

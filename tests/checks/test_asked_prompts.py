@@ -173,3 +173,14 @@ def test_another_column_that_has_what_is_expected(tmp_path: Path) -> None:
     answers = [{"prompt": question(i), "answer": "", "expected": desk(i)} for i in range(100, 112)]
     assert "another-column" in found(tmp_path, rows, answers)
     assert "another-column" not in found(tmp_path, [r | {"final": "a"} for r in rows], answers)
+
+
+def test_rows_that_were_learned_as_expected_teach_what_is_expected(tmp_path: Path) -> None:
+    """However they are written; and where nothing is expected, nothing was looked at."""
+    rows = [row(ordered(i)[:12], sent(i)) for i in range(100)]
+    told = [{"prompt": ordered(i), "answer": sent(i), "expected": sent(i)} for i in range(100, 112)]
+    assert found(tmp_path, rows, told) == ["answered-as-expected"]
+    assert outcome(asked_prompts, Dataset.read(tmp_path)).status == "skipped"
+    write_lines(tmp_path / "test.jsonl", [row("Why?", "So.")])
+    looked = outcome(asked_prompts, Dataset.read(tmp_path))
+    assert "asked-prompts.taken-up" in looked.unsought

@@ -34,6 +34,20 @@ def test_a_glob_is_judged_and_nothing_is_written(project: Path, call: Call) -> N
     assert digest(project) == before
 
 
+def test_a_configuration_without_weights_and_one_that_is_no_plain_utf8(
+    project: Path, call: Call
+) -> None:
+    run, bare = project / "runs" / HEALTHY.name, project / "bare"
+    shutil.copytree(run, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    code, out, _ = call("gate", "bare")
+    assert (code, "its configuration lies there, and no weights" in out) == (3, True)
+    config = run / "adapter_config.json"
+    for encoding in ("utf-8-sig", "utf-16"):
+        config.write_text((HEALTHY / "adapter_config.json").read_text(), encoding)
+        code, out, _ = call("gate", f"runs/{HEALTHY.name}")
+        assert (code, "it has to be plain" in out) == (1, True)
+
+
 def test_a_folder_of_runs_is_refused_and_a_missing_one_does_not_stop_the_rest(
     project: Path, call: Call
 ) -> None:

@@ -147,3 +147,12 @@ def test_of_rows_under_other_names_the_largest_that_is_not_held_out(tmp_path: Pa
     for name, count in (("held.jsonl", 9), ("rows_a.jsonl", 3), ("rows_b.jsonl", 5)):
         (tmp_path / name).write_text(row * count)
     assert discover([tmp_path]).data == tmp_path / "rows_b.jsonl"
+
+
+def test_what_a_script_calls_otherwise_is_read_beside_what_mlx_lm_calls_so(tmp_path: Path) -> None:
+    folder = shutil.copytree(HEALTHY, tmp_path / "run")
+    (folder / "dependabot.yml").write_text("updates:\n  - one\nsteps: 3\n")
+    (folder / "settings.yaml").write_text("lr: 0.0012\n")
+    assert discover([folder]).settings is None
+    (folder / "settings.yaml").write_text("num_layers: 4\nlr: 0.0012\n")
+    assert discover([folder]).settings == folder / "settings.yaml"

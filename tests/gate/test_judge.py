@@ -79,6 +79,25 @@ def test_what_becomes_of_an_item_and_why(
     assert rulings <= ({"fails"} if status == "failed" else {"noted"})
 
 
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("", "failed"),
+        ('fail-on = "never"', "passed"),
+        # A verdict may rest on what was accepted.
+        (IGNORE, "passed"),
+    ],
+)
+def test_a_run_that_failed_by_warnings_alone_does_not_pass(
+    tmp_path: Path, text: str, status: str
+) -> None:
+    beside = [ZERO] if text == IGNORE else []
+    data = report(LARGE, *beside, verdict="unhealthy")
+    item = judged(policy(tmp_path, text), "a", data).item
+    assert item.status == status
+    assert bool(item.reasons) is (status == "failed")
+
+
 def test_an_ignore_suppresses_and_shows_its_reason(tmp_path: Path) -> None:
     rules = policy(tmp_path, IGNORE)
     judgement = judged(rules, "a", report(ZERO, LARGE))

@@ -178,20 +178,18 @@ class _Rows:
         offset = np.zeros(len(self.named))
         lengths = {shape.of_epoch for shape in self.shapes if shape.role == TRAIN}
         length = lengths.pop() if len(lengths) == 1 else 0.0
+        # `batch 50/225`: each epoch is as long as it says.
+        is_told = length >= steps.max()
         done = 0.0
         for place in anew.tolist():
-            if length >= steps.max():
-                # `batch 50/225`: each epoch is as long as it says.
-                done += length * float(epoch[place] - epoch[place - 1])
-                offset[training[place] :] = done
-                continue
             begun = steps[place]
             after = steps[place + 1] - begun if place + 1 < len(steps) else 0.0
             # An epoch of one report is as long as it counts.
             interval = after if after > 0 else max(begun, 1.0)
             last = steps[place - 1]
             # Where the last report is out of turn, the epoch ends with it.
-            done += last - begun + (interval if (last - begun) % interval == 0 else begun)
+            seen = last - begun + (interval if (last - begun) % interval == 0 else begun)
+            done += length * (epoch[place] - epoch[place - 1]) if is_told else seen
             offset[training[place] :] = done
         return np.asarray(self.named + offset)
 

@@ -26,7 +26,7 @@ class Compared:
     Attributes:
         error: standard error of the difference, over prompts.
         place: of the prompt at which they differ most.
-        row: of the row that is the most similar to it.
+        row: of the similar row that differs most from it.
     """
 
     expected: float
@@ -99,4 +99,5 @@ def _compared(
     place = int(np.argmax(np.abs(apart)))
     error = float(apart.std(ddof=1)) / np.sqrt(len(apart))
     means = float(first.mean()), float(second.mean())
-    return Compared(*means, float(error), place, int(near[place][0]))
+    row = int(np.argmax(np.abs(np.array(taught[place]) - first[place])))
+    return Compared(*means, float(error), place, int(near[place][row]))
