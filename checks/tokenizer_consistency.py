@@ -46,7 +46,7 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.exchanges import exchange_in
 from mlxdoctor.evidence.quantized import Stored
-from mlxdoctor.evidence.supervision import Role, SupervisedRows
+from mlxdoctor.evidence.supervision import SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought, some_of
@@ -80,10 +80,6 @@ _EXAMINED, _LEAST = 64, 8
 #: and prose, of 7 sound runs on rows of text and of 2 text collections; and the share of those in
 #: the template's own format, which a few may look like by chance.
 _EXCHANGES, _RENDERED = 0.9, 0.1
-#: Share of the answers that have an end token inside, 1.0 in one faulty run and in none of 77 sound
-#: ones that others made up; and what stands for a blank or the end of a
-#: line in a vocabulary, which decoded text never has.
-_INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
 
 
 @check(
@@ -94,20 +90,6 @@ _INSIDE, _RAW = 0.1, frozenset("\u0120\u010a\u2581")
             "vocabulary has {vocabulary}: this tokenizer belongs to another model.",
             expected="tokens below {vocabulary}",
             fix=_OF_THE_BASE,
-        ),
-        "text-not-given-back": Symptom.error(
-            "the tokenizer does not turn tokens back into text",
-            says="{texts} of {examined:* answer} come back from the tokenizer as another text, "
-            "such as {answer} as {given_back}: what the model writes is shown in pieces.",
-            expected="the text that was encoded",
-            fix="use the tokenizer.json that came with the base model, with its decoder",
-        ),
-        "end-token-in-answers": Symptom.error(
-            "generation stops at a token that stands inside the answers",
-            says="Generation stops at {token}, which stands inside {rows} of {examined:* answer}: "
-            "the model breaks off there.",
-            expected="end tokens that stand at the end of an answer alone",
-            fix="take its id, {id}, out of `eos_token_id` in the base's configuration files",
         ),
         "end-tokens-disagree": Symptom.info(
             "the files name different end tokens",
@@ -177,9 +159,6 @@ def tokenizer_consistency(
             ends = {"tokenizer": _names(tokenizer, own), "other": _names(tokenizer, ids)}
             yield Sign("end-tokens-disagree", {**ends, "file": file}, where=where)
             break
-    if rows is not None:
-        yield from _ends_inside(tokenizer, rows)
-    yield from _not_given_back(tokenizer, dataset)
     terminator = rows.terminator if rows is not None else ()
     if terminator and not set(terminator) & set(tokenizer.eos_token_ids):
         written = repr(" ".join(tokenizer.token(token) for token in terminator[:4]))
@@ -211,40 +190,6 @@ def _vocabulary(vocabulary: int, rows: SupervisedRows) -> Iterator[Sign]:
         figures = {**counts, "largest_token": max(largest), "vocabulary": vocabulary}
         where = f"row {rows.rows[beyond[0]].index + 1} of {rows.split}"
         yield Sign("beyond-vocabulary", figures, where=where)
-
-
-def _ends_inside(tokenizer: Tokenizer, rows: SupervisedRows) -> Iterator[Sign]:
-    """An end token that is a piece of text, and ends answers before they are over."""
-    answers = [row.tokens[row.roles == Role.ANSWER] for row in rows.rows if row.prompt_length]
-    inside = {
-        token: sum(token in answer for answer in answers)
-        for token in tokenizer.eos_token_ids
-        if not _CONTROL.fullmatch(tokenizer.token(token))
-    }
-    token = max(inside, key=lambda token: inside[token], default=-1)
-    if inside.get(token, 0) >= max(_INSIDE * len(answers), _LEAST):
-        figures = {"rows": inside[token], "examined": len(answers), "id": token}
-        yield Sign("end-token-in-answers", {**figures, "token": quoted(tokenizer.decode([token]))})
-
-
-def _not_given_back(tokenizer: Tokenizer, dataset: Dataset | None) -> Iterator[Sign]:
-    """Signs of the vocabulary in decoded text, which stand for blanks and ends of lines."""
-    splits = [split for split in dataset.splits.values() if split.rows] if dataset else []
-    if not splits:
-        return
-    pairs = splits[0].pairs
-    texts = [pairs[place].answer for place in evenly(len(pairs), _EXAMINED)]
-    back = [tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
-    raw = [
-        (text, given) for text, given in zip(texts, back, strict=True) if _RAW & {*given} - {*text}
-    ]
-    if len(raw) >= max(_EXCHANGES * len(texts), _LEAST):
-        answer, given = map(quoted, raw[0])
-        figures = {"texts": len(raw), "examined": len(texts)}
-        where = str(tokenizer.path)
-        yield Sign(
-            "text-not-given-back", {**figures, "answer": answer, "given_back": given}, where=where
-        )
 
 
 def _written(tokenizer: Tokenizer) -> str:

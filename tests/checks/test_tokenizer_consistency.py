@@ -10,7 +10,6 @@ from fixtures.lab.real.rows import TEXT_FORMS
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.dataset import Dataset
-from mlxdoctor.evidence.supervision import Role
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.evidence.tuned_model import TunedModel
 from tests.checks.data_evidence import (
@@ -65,24 +64,6 @@ def test_end_tokens(tmp_path, stated, others, codes, words):
     outcome, told = tell(Tokenizer.read(folder), rows_of(GEOGRAPHY, model=folder))
     assert told == codes
     assert words in outcome.findings[0].message
-
-
-def test_a_token_of_text_that_ends_answers(tmp_path):
-    """An ordinary token among those that generation stops at."""
-    answers = [row.tokens[row.roles == Role.ANSWER] for row in rows_of(GEOGRAPHY).rows]
-    ((often, _),) = Counter(token for row in answers for token in {*row.tolist()}).most_common(1)
-    ends = {"eos_token_id": [765, often]}
-    folder = copied_base(tmp_path / "model", generation_config=ends, config=ends)
-    outcome, told = tell(Tokenizer.read(folder), rows_of(GEOGRAPHY, model=folder), GEOGRAPHY)
-    assert told["end-token-in-answers"] == "error"
-    assert outcome.findings[0].measured["id"] == often
-
-
-def test_a_tokenizer_without_a_decoder(tmp_path):
-    folder = model_copy(tmp_path, tokenizer={"decoder": None})
-    _, told = tell(Tokenizer.read(folder), GEOGRAPHY)
-    assert told["text-not-given-back"] == "error"
-    assert "text-not-given-back" not in tell(TOKENIZER, GEOGRAPHY)[1]
 
 
 LLAMA_3 = (
