@@ -40,14 +40,10 @@ _ANSWERS = {
     "good": "Last good checkpoint: {last_good}, the newest; none of {files} files is broken"
     "[, but an earlier one is {better}].",
 }
-_BEST = {
-    None: "Best checkpoint: not known; {reason}.",
-    "logged": "Best checkpoint by the log: {path}, where the validation loss was {loss:.3f}, the "
-    "lowest of {count} checkpoints that have one[, and {last_loss:.3f} at the last]. That is the "
-    "log's own figure, often of a few batches.",
-    "measured": "Best checkpoint: {path}; its answers' loss is {loss:.3f}, the lowest of {count} "
-    "checkpoints on {rows} {split} rows[, against {last_loss:.3f} at {last_name} ({chance})].",
-}
+_BEST = (
+    "Best checkpoint: {path}; its answers' loss is {loss:.3f}, the lowest of {count} "
+    "checkpoints on {rows} {split} rows[, against {last_loss:.3f} at {last_name} ({chance})]."
+)
 
 
 def sentence(table: Bisection) -> str:
@@ -87,12 +83,12 @@ def best_sentence(table: Bisection) -> str:
     """The checkpoint with the lowest held-out loss, or why none is known."""
     best = table.best
     if best is None:
-        reason = "no held-out loss was measured or logged at two or more of them"
+        reason = "no held-out loss was measured"
         if table.last_good is None:
             reason = "none is good"
         elif table.split in HELD_OUT:
             reason = "no good one has a finite loss on the held-out rows"
-        return fill(_BEST[None], {"reason": reason})
+        return f"Best checkpoint: not known; {reason}."
     loss, last_loss = best.losses[best.place], best.losses[best.last]
     values = {
         "path": table.rows[best.place].path,
@@ -106,7 +102,7 @@ def best_sentence(table: Bisection) -> str:
         if best.is_clear
         else "a difference that chance may make",
     }
-    return fill(_BEST[best.how], values)
+    return fill(_BEST, values)
 
 
 def notes(table: Bisection) -> Iterator[str]:
@@ -167,8 +163,8 @@ def as_object(table: Bisection) -> dict[str, Any]:
         and {
             "file": str(rows[best.place].path),
             "loss": best.losses[best.place],
-            "from": best.how,
-            "newest_is_worse": best.is_clear if best.how == "measured" else None,
+            "from": "measured",
+            "newest_is_worse": best.is_clear,
         },
         "first_broken": None if first is None else str(rows[first].path),
         "newest_is_good": table.newest_is_good,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal
 
 from mlxdoctor.bisect.behaviour import (
     HELD_OUT,
@@ -28,17 +27,15 @@ class Best:
     """The best save of a run.
 
     Attributes:
-        how: its held-out loss was measured here, or is the validation loss in the log.
-        losses: place -> the loss, nats a token, of every save that has one.
-        rows: held-out rows that it was measured on; 0 for a log.
-        is_clear: whether the latest is worse by more than chance; a log can't tell.
+        losses: place -> the held-out loss, nats a token, of every save that has one.
+        rows: held-out rows that it was measured on.
+        is_clear: whether the latest is worse by more than chance.
     """
 
     place: int
-    how: Literal["measured", "logged"]
     losses: Mapping[int, float]
-    rows: int = 0
-    is_clear: bool = False
+    rows: int
+    is_clear: bool
 
     @property
     def last(self) -> int:
@@ -132,8 +129,7 @@ def bisect(run: Run) -> Bisection:
     if seen:
         verdicts = _judged(verdicts, seen, places)
     behaviours = {place: seen[file] for place, file in enumerate(_files(verdicts)) if file in seen}
-    validations = logged.validations if logged is not None else ()
-    best = best_of(verdicts, behaviours if split in HELD_OUT else {}, validations)
+    best = best_of(verdicts, behaviours) if split in HELD_OUT else None
     return Bisection(verdicts, behaviours, logged, split, unmeasured, best)
 
 
@@ -164,25 +160,13 @@ def _judged(
     return tuple(judged)
 
 
-def best_of(
-    verdicts: Sequence[SaveVerdict],
-    behaviours: Mapping[int, Behaviour],
-    validations: Sequence[float | None],
-) -> Best | None:
-    """The good save with the lowest loss; None where nothing compares them.
-
-    The log's validation losses count where nothing was measured on held-out rows.
-    """
-    if behaviours:
-        losses = {place: save.loss for place, save in behaviours.items() if isfinite(save.loss)}
-    else:
-        losses = {place: loss for place, loss in enumerate(validations) if loss is not None}
+def best_of(verdicts: Sequence[SaveVerdict], behaviours: Mapping[int, Behaviour]) -> Best | None:
+    """The good save with the lowest loss on held-out rows; None where none has one."""
+    losses = {place: save.loss for place, save in behaviours.items() if isfinite(save.loss)}
     good = [place for place in losses if verdicts[place].is_good]
-    if not good or (not behaviours and len({losses[place] for place in good}) < 2):
+    if not good:
         return None
     place, last = min(good, key=lambda place: losses[place]), max(losses)
-    if not behaviours:
-        return Best(place, "logged", losses)
     rises = behaviours[last].losses - behaviours[place].losses
     is_clear = last != place and losses[last] > losses[place] and is_higher(rises)
-    return Best(place, "measured", losses, len(behaviours[place].losses), is_clear)
+    return Best(place, losses, len(behaviours[place].losses), is_clear)

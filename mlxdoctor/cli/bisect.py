@@ -25,7 +25,6 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
     read: NaN, a B of zeros, updates that outgrow the weights, and saves made after
     the log's loss blew up. Where the base model and the data are at hand, the loss of
     each checkpoint is measured on the validation rows: the lowest is the best.
-    Without models, the best is where the log's validation loss was lowest.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The best checkpoint: by the loss of held-out answers, or by the log's validations."""
+"""The best checkpoint, by the loss of held-out answers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def verdicts(good: Sequence[int], count: int = 4) -> list[SaveVerdict]:
 
 def measured(good: Sequence[int], *saves: Behaviour) -> tuple[int, int, int, bool] | None:
     """The best of measured saves: its place, the last one, the rows, and whether it is clear."""
-    best = best_of(verdicts(good), dict(enumerate(saves)), [])
+    best = best_of(verdicts(good), dict(enumerate(saves)))
     return best and (best.place, best.last, best.rows, best.is_clear)
 
 
@@ -48,44 +48,20 @@ def test_the_lowest_of_the_good_ones_is_the_best() -> None:
     assert measured([0], Behaviour(np.array([np.nan]), BASE[:1])) is None
 
 
-@pytest.mark.parametrize(
-    ("validations", "good", "place"),
-    [
-        ([1.6, None, 1.4, 1.5], range(4), 2),
-        ([1.6, None], range(4), None),
-        ([1.6, 1.6], range(4), None),
-        ([1.6, 1.5], [0], None),
-    ],
-)
-def test_the_log_compares_at_least_two(
-    validations: list[float | None], good: Sequence[int], place: int | None
-) -> None:
-    best = best_of(verdicts(good), {}, validations)
-    assert (best and (best.place, best.how, best.is_clear)) == (
-        None if place is None else (place, "logged", False)
-    )
-
-
-def test_without_models_the_log_says_it_and_that_is_said() -> None:
+def test_without_models_the_table_has_the_log_s_validations() -> None:
     found = bisected(RUNS / "overfitting")
-    assert found.rows[found.best.place].path.name == "0000500_adapters.safetensors"
+    assert found.best is None
     # As in the log: validations 500, 1000 and 1500, the last also for the final file.
-    assert found.best.losses == {0: 1.520, 1: 1.595, 2: 1.661, 3: 1.661}
-    told = best_sentence(found)
-    assert told.startswith("Best checkpoint by the log: ")
-    assert "1.520, the lowest of 4 checkpoints that have one, and 1.661 at the last" in told
+    saves = as_object(found)["checkpoints"]
+    assert [save["logged_validation_loss"] for save in saves] == [1.520, 1.595, 1.661, 1.661]
     assert "No model was run: because of --no-generate." in as_object(found)["notes"]
-    assert as_object(found)["best"]["from"] == "logged"
 
 
 def test_nothing_that_compares_them_is_said(tmp_path: Path) -> None:
     history(tmp_path, [state(0.1), state(0.2, 1)])
     found = bisected(tmp_path)
     assert found.best is None
-    assert best_sentence(found) == (
-        "Best checkpoint: not known; no held-out loss was measured or logged at two or more of "
-        "them."
-    )
+    assert best_sentence(found) == "Best checkpoint: not known; no held-out loss was measured."
     assert as_object(found)["best"] is None
 
 
