@@ -36,7 +36,6 @@ COUNTED = {
     "emojis": "🔥 Step {n}/100 | 📉 loss: {loss} | ⚡ 19.2 it/s | 🧠 8.5 GB",
     "array": "Iteration {n}: loss = array({loss}, dtype=float32)",
     "dictionary of arrays": "step {n}: {{'loss': array({loss}, dtype=float32)}}",
-    "loss at step": "Loss at step {n}: {loss}",
     "of": "Iter {n} of 100: loss {loss}",
     "German": "Schritt {n} | Verlust {loss} | Lernrate 0.00025",
     "French": "Étape {n}/100 : perte {loss}, taux d'apprentissage 1e-05",

@@ -15,8 +15,6 @@ from mlxdoctor.evidence.logs.text_stream import NUMBER
 
 #: Numbers in a line that are looked at.
 MAX_NUMBERS = 256
-#: Characters before a counter that its number's name is looked for in.
-MAX_NAME = 100
 
 #: A number that is not part of a word, save in `Peak58.9`, and the suffix that stands for
 #: thousands or millions.
@@ -99,14 +97,6 @@ _KNOWN = frozenset(
     for name, aliases in table.items()
     for alias in (name, *aliases)
 )
-#: What may stand between a counter and the value that it counts.
-_LINKS = frozenset((":", "=", "-", "->", "→", "is", "was", ": is", "|", "–", "—", ") =", "):"))
-_LEADING = re.compile(
-    # Each word in one way only: of `a_a_a_a` three could be chosen in a million.
-    r"((?:[A-Za-z]\w*+[\s/-]){0,3}?(?:[^\W_]+_)*+(?:loss|ppl|perplexity|nll))"
-    r"\s{0,3}(?:at|after|@|for|in|of|on|\()?\s{0,3}$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -171,8 +161,7 @@ def understand(texts: tuple[str, ...]) -> Words:
     names = tuple(
         None
         if place in places
-        else _led(before, place, counters, totals)
-        or _named(text, texts[place + 1], is_first=not place, is_prefix=place < begun)
+        else _named(text, texts[place + 1], is_first=not place, is_prefix=place < begun)
         for place, text in enumerate(before)
     )
     # `skipped batches: 27/50`.
@@ -222,20 +211,6 @@ def _counters(before: Sequence[str], totals: dict[int, int]) -> dict[str, int]:
         if first is not None:
             found["step"] = first
     return found
-
-
-def _led(
-    before: Sequence[str], place: int, counters: dict[str, int], totals: dict[int, int]
-) -> str | None:
-    """The name of a number whose counter stands between them: `Loss at step 10: 2.5`."""
-    if before[place].strip() not in _LINKS:
-        return None
-    for counter in counters.values():
-        if place in (counter + 1, totals.get(counter, -2) + 1):
-            text = _COUNTER.sub("", before[counter])
-            if match := _LEADING.search(text[-MAX_NAME:]):
-                return match.group(1)
-    return None
 
 
 def counter_word(before: str) -> str:
