@@ -13,10 +13,10 @@ mlx-lm's extra padding token, with and without what the template writes last, an
 padding. The log's average must agree within four standard errors (of the batches that a part
 of an epoch happens to draw, and of the rows examined) and the log's own rounding. If the configured
 count does not fit, the counts that fit are reported, or that none fits. A count that is the same in
-every report although rows differ in length comes from rows of fixed width.
+every report although rows differ in length is one of padding, where no row is longer.
 
-When it is wrong. The data must be those of the run. Packing several rows into blocks of one
-length gives a fixed count too, and is not at fault by itself.
+When it is wrong. The data must be those of the run. Rows that are packed into blocks of one length
+have a count that no usual way gives, which is no fault by itself.
 
 What to do. Compare `mlxdoctor labels` with what the trainer's loss masks.
 """
@@ -86,14 +86,6 @@ class _Logged(NamedTuple):
             says=f"{_COUNT}, which is a padded size of the batches, although rows differ in "
             "length: the padding was trained on.",
         ),
-        "fixed-count": Symptom.warning(
-            "every batch counts the same number of tokens: rows of fixed width",
-            expected=_SOUND,
-            fix="mask the loss after each row's last token, and end every row with the end token",
-            says=f"{_COUNT} in every report, {{tokens_per_row:g}} a row, although rows differ in "
-            "length: they were packed into blocks, or padded, and end tokens that mlx-lm adds to "
-            "a row may be missing between them.",
-        ),
         "unexplained": Symptom.info(
             "the count fits no configured way of counting these rows",
             _SOUND,
@@ -133,10 +125,9 @@ def trained_tokens(
         # Packed blocks are longer than the longest row.
         longest = max(row.length for row in rows.rows) * rows.batch_size
         is_padded = answers[0].mean() < logged.per_iteration <= longest
-        code = "padding-counted" if is_padded or code == "padding-counted" else "fixed-count"
+        code = "padding-counted" if is_padded else code
     measured: dict[str, Measurement] = {
         "tokens_per_iteration": logged.per_iteration,
-        "tokens_per_row": logged.per_iteration / rows.batch_size,
         "batch_size": rows.batch_size,
         "fits": " or ".join(sorted(fitting)) or None,
     }

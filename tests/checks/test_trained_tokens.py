@@ -83,7 +83,7 @@ def test_answers_of_one_length_are_counted_the_same_in_every_batch(tmp_path):
 
 def test_counts_that_none_of_the_usual_ways_gives(tmp_path, counted):
     assert tell(tmp_path, [45 * 4] * 100, True) == "padding-counted"
-    assert tell(tmp_path, [256 * 4] * 100, False) == "fixed-count"
+    assert tell(tmp_path, [256 * 4] * 100, False) == "unexplained"
     assert tell(tmp_path, [3 * count + 1 for count in counted["whole"]], False) == "unexplained"
     # Coarse rounding leaves it open, and reports that lost their window are left out.
     assert tell(tmp_path, counted["whole"][:20], True, unit=2000) is None
