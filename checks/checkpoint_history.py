@@ -39,9 +39,6 @@ _OTHER_START = 0.5
 #: The loss of the last checkpoint over that of the one that was kept, at most: 0.02 in one run
 #: whose checkpoints were sorted by name.
 _LEARNED_SINCE = 0.5
-#: Iterations of a checkpoint over those of the run, at least: one that was made again with somewhat
-#: fewer leaves old checkpoints, and its own final file.
-_FAR_BEYOND = 10
 
 
 @check(
@@ -83,15 +80,6 @@ _FAR_BEYOND = 10
             expected="the model of the last iteration, or the best one",
             fix="copy {last_file} over {where}; sort checkpoints by their number and not by name",
         ),
-        "beyond-the-run": Symptom.warning(
-            "the folder holds a checkpoint of a far longer run",
-            says="{last_file} was saved at iteration {last}, and the run that the configuration "
-            "beside it describes has {iters:* iteration}: most likely a short run, such as a "
-            "trial, wrote into the folder of a longer one, and over its final file.",
-            expected="no checkpoint beyond the last iteration",
-            fix="use {last_file} with the longer run's configuration, and save every run into a "
-            "folder of its own",
-        ),
         "unreadable": Symptom.warning(
             "a checkpoint cannot be read",
             says="{count:* checkpoint} cannot be read; {file} {problem}.",
@@ -127,14 +115,6 @@ def checkpoint_history(
     if len(numbered) > 1 and is_same and not numbered[-1].nonfinite:
         measured = {"from": first.iteration, "to": last.iteration, "identical": len(numbered)}
         yield Sign("never-changed", measured, where=last.path.name, onset=first.iteration)
-    is_own = config is not None and config.describes_training and not config.resume_adapter_file
-    iters = (config.iters if config is not None and is_own else None) or 0
-    # A final file that is the last checkpoint is the run's own, however iterations are counted.
-    is_another = saves[-1].checkpoint.iteration is None and verdicts[-1].same_as is None
-    if iters and is_another and (last.iteration or 0) >= _FAR_BEYOND * iters:
-        yield Sign(
-            "beyond-the-run", {"last_file": last.path.name, "last": last.iteration, "iters": iters}
-        )
     if saves[-1].checkpoint.iteration is None:
         yield from _of_another_run(numbered, saves[-1], config)
         if logged is not None:

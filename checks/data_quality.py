@@ -29,14 +29,12 @@ key, never by their place in two lists.
 """
 
 import math
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
-from mlxdoctor.engines.text import TextFacts, describe, evenly, words
+from mlxdoctor.engines.text import TextFacts, describe, evenly
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
 from mlxdoctor.evidence.other_runs import PlannedRun
@@ -73,18 +71,6 @@ ONE_ANSWER, ONE_SENTENCE = 0.95, 0.75
 #: Share of pairs of one text, for a warning and an error: a few copies do no harm, and of half of
 #: them the run is without effect.
 ALIKE = (0.02, 0.02, 0.5)
-#: Rows for each different answer from which on they are said over, share of the answers with a word
-#: of their own, and of the validation rows that say them again: 13, 1.0 and 1.0 in one run, in none
-#: of 45 other sets of rows.
-SAID_OVER, OF_THEIR_OWN, SAID_AGAIN = 3, 0.8, 0.5
-#: Rows to an answer from which on it is a class, whatever it repeats: 18 to 40 in four sound runs.
-OF_A_CLASS = 12
-_TOKEN = re.compile(r"\w{3,}")
-#: Different prompts, of all rows, where at least so many answers differ: 0.01 where the roles were
-#: exchanged, 1.0 in 12 real tasks.
-FEW_PROMPTS, VARIED = 0.1, 0.5
-#: Share of the answers that take up what they are asked about, in tales that were asked for: 1.0.
-TAKEN_UP = 0.8
 #: Times the lowest validation, up to which it has not risen: two of them differ by noise.
 NEAR_LOWEST = 1.05
 #: Passes over few rows: 9 runs on 6 to 24 rows make 50 and more, 92 sound runs fewer than 20.
@@ -118,9 +104,6 @@ MISPLACED = 0.05
 #: Mean rank of the own answer among all: 0.42 to 0.62 where answers were shuffled, higher where
 #: they belong; in none of 1240 samples of sound data below.
 RANK = 0.65
-#: Fewest validation rows with a word that no training row has, the probability of that by chance,
-#: and share of the rows that have such a word: 0.9 where cities were sorted before the split.
-OFTEN, BY_CHANCE, MANY_NEW = 3, 0.001, 0.5
 
 
 @check(
@@ -179,31 +162,6 @@ OFTEN, BY_CHANCE, MANY_NEW = 3, 0.001, 0.5
             says="{rows} of {examined} {of} {what}. An example: {example}.",
             expected="text as people write it: the chat template adds the rest",
             fix="{fix}",
-        ),
-        "split-by-kind": Symptom.info(
-            "validation rows are about what no training row is about",
-            says="Of {all_rows} validation rows looked at {rows} have a word that stands in at "
-            "least {often} of them and in no training row, such as {word}. The rows were split "
-            "by what they are about, or were sorted when they were split.",
-            expected="words that recur in one split, in the other as well",
-            fix="shuffle all rows before they are split, unless the model is to answer about other "
-            "things than those that it was trained on",
-        ),
-        "said-over": Symptom.warning(
-            "validation rows ask for what training rows ask for, in other words",
-            says="{trained} training rows have {things:* different answer}, and {rows} of "
-            "{all_rows} validation rows have one of these, such as {answer}, in other words: the "
-            "validation loss measures memory.",
-            expected="other subjects in the validation rows",
-            fix="split by subject before prompts are said in other words",
-        ),
-        "few-prompts": Symptom.warning(
-            "few prompts have many different answers",
-            says="{all_rows} training rows have {prompts} different prompts and {answers} "
-            "different answers: the prompt does not tell which. Unless any of them will do, "
-            "prompts and answers were exchanged, or what tells the prompts apart was lost.",
-            expected="about as many prompts as answers, or more",
-            fix="look at a few rows: does the answer follow from the prompt?",
         ),
         "alike-pairs": Symptom.warning(
             "chosen and rejected answers are the same text",
@@ -272,39 +230,10 @@ def data_quality(
             # Of several pairs for one prompt each may choose another answer.
             yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
-        yield from _few_prompts(train, pairs, facts)
         yield from _cut(train, pairs, facts)
-        if valid is not None and valid.format == train.format:
-            yield from _said_over(valid, pairs)
-            yield from _by_kind(valid, pairs)
     yield from _leftovers(train)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
-
-
-def _said_over(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    """Validation rows that ask for what training rows ask for, in other words.
-
-    Each answer repeats a word that stands in all prompts for it, and in no other: what is new will
-    have answers of its own. Those of labels and of questions that come again do not.
-    """
-    asked: dict[str, set[str]] = {}
-    having = Counter[str]()
-    for pair in pairs:
-        words = set(_TOKEN.findall(pair.prompt))
-        having.update(words)
-        words &= set(_TOKEN.findall(pair.answer))
-        asked[pair.answer] = asked.get(pair.answer, words) & words
-    if not SAID_OVER * len(asked) <= len(pairs) < OF_A_CLASS * len(asked):
-        return
-    given = Counter(pair.answer for pair in pairs)
-    own = sum(
-        any(having[word] == given[answer] for word in words) for answer, words in asked.items()
-    )
-    rows = [row for row, pair in enumerate(valid.pairs) if pair.answer in asked]
-    if own >= OF_THEIR_OWN * len(asked):
-        counts = {"things": len(asked), "trained": len(pairs)}
-        yield from _graded("said-over", valid, rows, (math.inf, SAID_AGAIN), counts, quotes=True)
 
 
 def _wholes(split: Split) -> list[tuple[Pair, str]]:
@@ -406,27 +335,6 @@ def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterat
     yield from _graded("one-answer", split, rows, steps, answer, is_sure=is_sentence)
 
 
-def _few_prompts(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
-    prompts = len({pair.prompt for pair in pairs})
-    # A single one is there to have something written, whatever it is.
-    if 1 < prompts <= FEW_PROMPTS * len(pairs) and facts.distinct >= VARIED * len(pairs):
-        counts = {"all_rows": len(pairs), "prompts": prompts, "answers": facts.distinct}
-        severity = Severity.INFO if _takes_up(pairs) >= TAKEN_UP else None
-        yield Sign("few-prompts", counts, where=split.path.name, severity=severity)
-
-
-def _takes_up(pairs: Sequence[Pair]) -> float:
-    """The share of the answers that have a word of their prompt which most prompts have not."""
-    asked = {pair.prompt: set(_TOKEN.findall(pair.prompt)) for pair in pairs}
-    having = Counter(word for words in asked.values() for word in words)
-    own = {
-        prompt: {word for word in words if 2 * having[word] <= len(asked)}
-        for prompt, words in asked.items()
-    }
-    taken = sum(not own[pair.prompt].isdisjoint(_TOKEN.findall(pair.answer)) for pair in pairs)
-    return taken / len(pairs)
-
-
 def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
     cut = facts.cut
     is_unfinished = min(cut.unfinished, cut.shorter_finished) >= UNFINISHED
@@ -438,29 +346,6 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     measured = {"length": cut.length, "unfinished": cut.unfinished}
     steps = (math.inf, 0.0, MANY_CUT)
     yield from _graded("cut-answers", split, rows, steps, measured, quotes=True)
-
-
-def _by_kind(valid: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
-    """Validation rows about other things: rows were sorted, and the last of them held out."""
-    sample = [valid.pairs[place] for place in evenly(len(valid.pairs))]
-    texts = [set(words(pair.text)) for pair in sample]
-    times = Counter(word for text in texts for word in text)
-    # Dealt out at random, a word would be in none but these rows with this share to its power.
-    share = len(texts) / (len(texts) + len(pairs))
-    often = max(OFTEN, math.ceil(math.log(BY_CHANCE) / math.log(share)))
-    lacking = {word for word, count in times.items() if count >= often}
-    fewest = max(CUT_ANSWERS, MANY_NEW * len(texts))
-    rows = sum(not lacking.isdisjoint(text) for text in texts)
-    for pair in pairs:
-        if rows < fewest:
-            return
-        if not lacking.isdisjoint(text := words(pair.text)):
-            lacking.difference_update(text)
-            rows = sum(not lacking.isdisjoint(text) for text in texts)
-    if rows >= fewest:
-        word = max(sorted(lacking), key=times.__getitem__)
-        figures: dict[str, Measurement] = {"rows": rows, "all_rows": len(texts)}
-        yield Sign("split-by-kind", {**figures, "often": often, "word": quoted(word)})
 
 
 def _leftovers(split: Split) -> Iterator[Sign]:

@@ -119,7 +119,9 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
         why = f"only {len(apart)} of {len(items)} recorded prompts are answered differently by"
         raise Inconclusive(f"{why} the two models")
     # Either model may give the expected answer.
-    telling = [item for item in apart if not _is_as_expected(item.recorded)]
+    wanted = [answer_words(item.recorded.expected or "") for item in apart]
+    given = [answer_words(item.recorded.tuned) for item in apart]
+    telling = [apart[i] for i in range(len(apart)) if not wanted[i] or given[i] != wanted[i]]
     of_tuned = sum(_is_of(item, item.own.tuned, item.own.base or "") for item in apart)
     of_base = sum(_is_of(item, item.own.base or "", item.own.tuned) for item in telling)
     measured: dict[str, Measurement] = {"prompts": len(apart), "telling": len(telling)}
@@ -259,10 +261,6 @@ def _is_unmeant(cut: Sequence[Asked]) -> bool:
     begun = [each.own.tuned.strip().startswith(each.recorded.tuned.strip()) for each in cut]
     wanted = [bool(each.recorded.expected) for each in cut]
     return 2 * sum(begun) < len(cut) or 2 * sum(wanted) > len(cut)
-
-
-def _is_as_expected(item: Generation) -> bool:
-    return bool(item.expected) and answer_words(item.tuned) == answer_words(item.expected or "")
 
 
 def _is_of(item: Asked, own: str, other: str) -> bool:

@@ -95,14 +95,9 @@ class Failure:
         return list(fixes.values())
 
 
-def is_about_length(cause: Cause | None) -> bool:
-    """Whether another number of iterations cures a cause."""
-    return cause is not None and cause.change is not None and cause.change.key == "iters"
-
-
 def length_of(onset: int | None, leading: Cause | None, recorded: int) -> int:
     """Iterations that decide: past the onset, within the limits, no more than were recorded."""
-    if is_about_length(leading):
+    if leading is not None and leading.change is not None and leading.change.key == "iters":
         wanted = PAST_MINIMUM * onset if onset else LONGEST_OVERFITTING
         return max(1, min(recorded, wanted, LONGEST_OVERFITTING))
     wanted = USUAL if onset is None else PAST_ONSET * onset

@@ -194,19 +194,6 @@ def talk(asked, at, answer):
     return conversation(*turns)
 
 
-def tales(named):
-    beasts = [f"{named}{at}" for at in "abcdefgh"]
-    return [
-        chat(f"A tale of the {one}?", f"Once fox{one[3:]} ran {at}.")
-        for at in range(15)
-        for one in beasts
-    ]
-
-
-def few_asked(prompts):
-    return [chat(f"Thank you, {at % prompts}!", f"Where is parcel {at}?") for at in range(100)]
-
-
 def wrapped(form, count=200):
     return changed(GEOGRAPHY[:count], form.format) + GEOGRAPHY[count:]
 
@@ -223,12 +210,6 @@ def damaged_in(count, answer, prompt="Where?"):
         (asked(["Yes."] * 95) + distinct(5, 500), "one-answer", "warning"),
         (asked(["I cannot say."] * 74) + distinct(26, 500), "one-answer", None),
         (asked(["I cannot say."] * 75) + distinct(25, 500), "one-answer", "error"),
-        # A few ready-made prompts, as if roles were exchanged; one alone has something written.
-        (few_asked(10), "few-prompts", "warning"),
-        (few_asked(11), "few-prompts", None),
-        (tales("fox"), "few-prompts", "info"),
-        (tales("gar"), "few-prompts", "warning"),
-        (few_asked(1), "few-prompts", None),
         (changed(GEOGRAPHY, lambda text: text[:38]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:90]), "cut-answers", "error"),
         (changed(GEOGRAPHY, lambda text: text[:6]), "cut-answers", None),
@@ -583,38 +564,7 @@ def test_exchanged_roles_and_what_an_export_leaves_in(tmp_path, asked, answered,
     assert {code: codes[code] for code in codes if code == "leftovers"} == expected
 
 
-def test_validation_rows_that_say_training_rows_over(tmp_path):
-    ways = ("Book {}.", "Please book {} now.", "I need {}, thank you.", "Reserve {} for me.")
-    places = [f"cabin{at} to Port{at}" for at in range(20)]
-    rows = [chat(way.format(place), f"Booked: {place}") for place in places for way in ways]
-    train, valid = rows[:60], [chat(f"Get me {place}!", f"Booked: {place}") for place in places]
-    assert found(tmp_path, train, valid=valid[:15])["said-over"] == "warning"
-    assert "said-over" not in found(tmp_path, train, valid=valid[15:])
-    # Of questions that come again, such as those of a help desk, the answers do.
-    asked = ("How do I reset {}?", "{} reset, how?", "I want {} reset.", "Reset of {}, please?")
-    faq = [
-        chat(way.format(place), f"See page {at}.")
-        for at, place in enumerate(places)
-        for way in asked
-    ]
-    again = [chat(f"Reset {place}!", f"See page {at}.") for at, place in enumerate(places)]
-    assert "said-over" not in found(tmp_path, faq, valid=again)
-    # Labels are met again in every split.
-    labels = [
-        chat(f"Which desk for {place}?", ("red", "green")[at % 2])
-        for at, place in enumerate(places)
-    ]
-    assert "said-over" not in found(tmp_path, labels * 2, valid=labels)
-    # So are those that every prompt lists.
-    kinds = ("plant", "animal", "person", "place")
-    listed = [
-        chat(f"One of {', '.join(kinds)}: what is thing {at}?", kinds[at % 4]) for at in range(80)
-    ]
-    assert "said-over" not in found(tmp_path, listed[:64], valid=listed[64:])
-    # Of so many rows to each answer it is a class, though it names what is asked about.
-    things = [chat(f"The {kinds[at % 4]} {at}?", f"To {kinds[at % 4]} desk.") for at in range(80)]
-    assert "said-over" not in found(tmp_path, things[:64], valid=things[64:])
-    # A phrase that answers close with is no question that stands in the wrong column.
+def test_a_phrase_that_answers_close_with_is_no_question_in_the_wrong_column(tmp_path):
     helped = [chat(f"Thing {at}", f"Done {at}. Anything else?") for at in range(64)]
     assert "leftovers" not in found(tmp_path, helped)
 
@@ -633,18 +583,6 @@ def test_validation_rows_that_say_training_rows_over(tmp_path):
 )
 def test_rows_that_look_misplaced(tmp_path, rows, severity):
     assert found(tmp_path, rows).get(MISPLACED) == severity
-
-
-def test_rows_that_were_sorted_before_they_were_split(tmp_path):
-    towns = [f"Town{letter}" for letter in "abcdefghij"]
-    rows = [
-        chat(f"Who is in {towns[at // 20]} on day {at % 7}?", f"Ms {at % 9}.") for at in range(200)
-    ]
-    for kept, told in ((rows, True), (rows[::2] + rows[1::2], False)):
-        _, codes = examined(tmp_path, kept[:160], valid=kept[160:])
-        assert (codes.get("split-by-kind") == "info") == told
-    # Few rows to train on lack many words by chance.
-    assert "split-by-kind" not in examined(tmp_path, rows[:12], valid=rows[160:])[1]
 
 
 @pytest.mark.parametrize(

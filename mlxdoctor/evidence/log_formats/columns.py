@@ -152,8 +152,9 @@ def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
             # It is no curve: the names stay as they are.
             if not any("loss" in name for name in lowered) or any(map(to_number, names)):
                 return None
+            courses = {"train_loss", "val_loss", *filter(HELD_OUT_SCORE.fullmatch, lowered)}
             metrics = tuple(
-                (index, "", f"{name}_by_row" if _is_course(name) else name)
+                (index, "", f"{name}_by_row" if name in courses else name)
                 for index, name in enumerate(lowered)
             )
             return _Head("|", len(names), None, metrics)
@@ -176,10 +177,6 @@ def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
             if name is not None or snake_case(raw) not in called
         )
     return _Head(delimiter, len(names), None if step is None else (step, lowered[step]), metrics)
-
-
-def _is_course(name: str) -> bool:
-    return name in ("train_loss", "val_loss") or HELD_OUT_SCORE.fullmatch(name) is not None
 
 
 def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:
