@@ -188,14 +188,12 @@ def _worse(
 ) -> Iterator[Sign]:
     """A model that is worse than the log has it, or a base that is another."""
     # A reading of the log says what the trainer did: then the base is not in doubt.
-    is_other_base = before is not None and before.misfit > 0.0 and replay.reading is None
-    if is_other_base:
+    if before is not None and before.misfit > 0.0 and replay.reading is None:
         yield Sign("base-differs", measured)
-        if before is not None and before.misfit > FAR and after.computed <= before.computed:
+        is_unsure = before.misfit > FAR or not is_lost
+        if is_unsure and after.computed <= before.computed:
             # A model that is worse than its base is lost, whatever the log's losses are of.
             raise Inconclusive("the log's losses are of another kind than these files give")
-    is_certain = -after.off > after.tolerance + FAR and (
-        is_lost or (before is not None and not is_other_base)
-    )
+    is_certain = -after.off > after.tolerance + FAR and (is_lost or before is not None)
     severity = None if is_certain else Severity.WARNING
     yield Sign("worse-than-logged", measured, severity=severity)
