@@ -46,7 +46,10 @@ _UNTOLD = re.compile(
 )
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
-_FIRST = ("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "cut_off", "length")
+_FIRST = (
+    *("reward", "spread", "flat_groups", "distance", "margin", "chosen", "rejected", "accuracy"),
+    *("cut_off", "length"),
+)
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}
 _PLACES["grad_norm"] = _PLACES["train_loss"] = len(_FIRST)
 _HELD_OUT = re.compile(rf"^{HELD_OUT}")

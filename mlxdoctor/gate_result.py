@@ -85,9 +85,11 @@ class GateResult:
         policy: the file the policy was read from, None for the defaults.
         notices: what is wrong with the policy itself, a sentence each.
         unfinished: paths that were not examined, because the work was interrupted.
+        hidden: the policy further up that would hold without that one; None where none would.
     """
 
     items: tuple[GateItem, ...]
     policy: str | None = None
     notices: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
+    hidden: str | None = None

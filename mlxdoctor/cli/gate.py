@@ -1,5 +1,6 @@
 """`mlxdoctor gate`: many adapters or runs under one policy."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ what was done is reported all the same.""",
     "--generate",
     is_flag=True,
     help="Run the models too: an adapter passes where it is better than its base at its own rows.",
+)
+@options.base_model("Folder of the base model of the items that do not name theirs.")
+@options.data
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="With --generate: the time that the models of an item may take, as for diagnose.",
 )
 @options.no_text
 @click.option(
@@ -108,8 +117,12 @@ def command(  # noqa: PLR0917 - click passes every option by name
     from mlxdoctor.gate.policy import Policy
     from mlxdoctor.gate.policy_file import find_policy, read_policy
 
-    policy_file = policy_file or find_policy(Path.cwd())
+    found = None if policy_file else find_policy(Path.cwd())
+    hidden = find_policy(found.parent.parent) if found else None
+    policy_file = policy_file or found
     policy = Policy(Path.cwd()) if policy_file is None else read_policy(policy_file)
+    for name in ("base", "data", "budget"):
+        given[name] = getattr(policy, name) if given[name] is None else given[name]
     known_file = baseline or policy.baseline
     if write_baseline and known_file is None:
         remedy = "name it with --baseline, or as `baseline` in the policy"
@@ -130,6 +143,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
             options=options,
             progress=progress,
         )
+    result = replace(result, hidden=None if hidden is None else str(hidden))
     if new_file is not None:
         content = baseline_text(known).encode()
         write_files(new_file.parent, {new_file.name: content})

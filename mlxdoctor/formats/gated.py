@@ -68,6 +68,17 @@ def cause_of(item: GateItem) -> str:
     return headline(report)
 
 
+def twins(result: GateResult) -> list[str]:
+    """Items with the same adapter, byte for byte, a clause for each."""
+    same: dict[str, list[str]] = {}
+    for item in result.items:
+        for file in item.report.evidence if item.report is not None else ():
+            if file.kind == MAIN_KINDS[0] and file.sha256:
+                same.setdefault(file.sha256, []).append(item.path)
+    paths = (list(dict.fromkeys(each)) for each in same.values())
+    return [f"{', '.join(each)}: one adapter" for each in paths if len(each) > 1]
+
+
 def suppressed_findings(result: GateResult) -> list[tuple[str, GatedFinding]]:
     """Every finding that is suppressed, with the path of its item."""
     return [
@@ -91,6 +102,7 @@ def lists(result: GateResult) -> dict[str, list[str]]:
             for item in result.items
             if item.let_through
         ],
+        "The same weights": twins(result),
         "Findings suppressed": [f"{count:,} by the {how}" for how, count in sorted(by.items())],
         "Not seen": [f"{need} ({count:,} passed without)" for need, count in needs.most_common()],
         "The policy": [*result.notices],

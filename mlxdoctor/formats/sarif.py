@@ -6,13 +6,12 @@ host on errors agrees with the gate's exit code.
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mlxdoctor.finding import Finding
+from mlxdoctor.finding import Finding, Severity
 from mlxdoctor.formats import strict_json
 from mlxdoctor.formats.escape import sarif as escaped
 from mlxdoctor.formats.format import Format
@@ -83,13 +82,12 @@ def _bytes(path: str) -> bytes:
 
 
 def render(result: GateResult) -> str:
-    """The findings of every item, those suppressed marked as such, and what was not examined."""
-    gated = [(item, held) for item in result.items for held in item.findings]
-    codes = sorted({held.finding.code for _, held in gated})
-    has_suppressed = any(held.ruling == "suppressed" for _, held in gated)
-    hashes: Counter[str] = Counter()
+    """A result for each code of an item, those suppressed marked, and what was not examined."""
+    gated = list(_gated(result))
+    codes = sorted({held.finding.code for _, held, _ in gated})
+    has_suppressed = any(held.ruling == "suppressed" for _, held, _ in gated)
     results = []
-    for item, held in gated:
+    for item, held, more in gated:
         finding = held.finding
         location = place(main_file(item))
         if finding.where:
@@ -97,17 +95,16 @@ def render(result: GateResult) -> str:
         # What GitHub tells results apart by. It would hash a line, and adapters have no lines.
         identity = _bytes(f"{item.path}\0{finding.fingerprint}")
         digest = hashlib.sha256(identity).hexdigest()[:16]
-        hashes[digest] += 1
         root = item.report.root if item.report is not None else None
         written = {
             "ruleId": finding.code,
             "ruleIndex": codes.index(finding.code),
             "level": _level(held),
-            "message": {"text": escaped(_message(item, finding))},
+            "message": {"text": escaped(_message(item, finding, more))},
             "locations": [location],
             "partialFingerprints": {
                 "mlxdoctorFinding/v1": finding.fingerprint,
-                "primaryLocationLineHash": f"{digest}:{hashes[digest]}",
+                "primaryLocationLineHash": f"{digest}:1",
             },
             "properties": {
                 "item": escaped(item.path),
@@ -146,6 +143,17 @@ def render(result: GateResult) -> str:
     return document("mlxdoctor", _rules(codes), results, invocation)
 
 
+def _gated(result: GateResult) -> Iterator[tuple[GateItem, GatedFinding, int]]:
+    """Each code of an item that is more than a note: its first finding, and how many follow it."""
+    for item in {item.path: item for item in result.items}.values():
+        by_code: dict[str, list[GatedFinding]] = {}
+        for held in item.findings:
+            if held.ruling != "noted" or held.finding.severity is not Severity.INFO:
+                by_code.setdefault(held.finding.code, []).append(held)
+        for first, *others in by_code.values():
+            yield item, first, len(others)
+
+
 def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
     from mlxdoctor.check import discover
 
@@ -168,7 +176,7 @@ def _level(gated: GatedFinding) -> str:
     return "warning" if gated.ruling == "noted" and level == "error" else level
 
 
-def _message(item: GateItem, finding: Finding) -> str:
+def _message(item: GateItem, finding: Finding, more: int) -> str:
     """The symptom first: hosts cut a message after its first sentence."""
     report = item.report
     parts = [sentence(finding.message)]
@@ -176,6 +184,8 @@ def _message(item: GateItem, finding: Finding) -> str:
         parts.append(sentence(headline(report)))
     if finding.fix:
         parts.append(sentence(finding.fix))
+    if more:
+        parts.append(f"There are {more} more of this kind.")
     return " ".join(parts)
 
 

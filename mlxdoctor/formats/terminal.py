@@ -158,6 +158,9 @@ def render_gate(
     page = Page(width, style)
     worst = next((status for status, count in gated.counts(result).items() if count), None)
     page.title(f"gate: {gated.tally(result)}", gated.COLOURS[worst] if worst else "yellow")
+    if result.policy is not None:
+        hides = f"; {result.hidden} above it was not read" if result.hidden else ""
+        page.paragraph(f"by the policy {result.policy}{hides}")
     for item in gated.not_passed(result):
         cause = gated.cause_of(item)
         about = f": {summary.lowered(cause)}" if cause else ""

@@ -19,6 +19,7 @@ class Options:
 
     Attributes:
         seconds: the time an item may take; static checks read a 1 GB adapter in a few.
+        base, data, budget: as `mlxdoctor.Options` has them, where items do not name their own.
     """
 
     generate: bool = False
@@ -26,6 +27,9 @@ class Options:
     cluster: str | None = None
     seconds: float = 300.0
     with_text: bool = True
+    base: Path | None = None
+    data: Path | None = None
+    budget: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,15 @@ def examine(task: Task) -> Examined:
     try:
         with stage, time_limit(options.seconds):
             given: dict[str, Any] = {"with_text": options.with_text, "progress": in_time}
+            given |= {"base": options.base, "data": options.data}
             if is_plan(path):
                 # Nobody trains in CI.
                 whole = preflight(path, elsewhere=True, **given)
             else:
                 # What passes is held against its rows and its log even where a cause is clear: a
                 # policy may let that cause through.
-                whole = diagnose([path], allow_model=options.generate, replay=True, **given)
+                given |= {"allow_model": options.generate, "budget": options.budget}
+                whole = diagnose([path], replay=True, **given)
         in_time("", 0, 0)
         # Without what only a page about one run shows: a gate holds thousands.
         outcomes = tuple(replace(outcome, exhibits=()) for outcome in whole.outcomes)

@@ -59,6 +59,7 @@ class Policy:
     Attributes:
         root: the folder that paths are relative to.
         overrides: paths, and the fields of `Rules` that are others there.
+        base, data, budget: of items that do not name their own, as for `mlxdoctor diagnose`.
     """
 
     root: Path
@@ -67,6 +68,9 @@ class Policy:
     overrides: tuple[tuple[Patterns, Mapping[str, Any]], ...] = ()
     ignores: tuple[Ignore, ...] = ()
     baseline: Path | None = None
+    base: Path | None = None
+    data: Path | None = None
+    budget: float | None = None
 
     def key(self, path: str) -> str:
         """The path as patterns and baselines see it: from the policy's folder, with slashes."""

@@ -42,6 +42,7 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     list: ("each of them below [[its name]]", lambda value: isinstance(value, list), list),
     bool: ("true or false", lambda value: isinstance(value, bool), bool),
     str: ("a text", _is_text, str.strip),
+    float: ("a number of seconds", lambda value: type(value) in (int, float) and value > 0, float),
     tuple[str, ...]: ('a list of texts: ["loss-trend"]', _are_texts, tuple),
     frozenset[str]: ('a list of texts: ["loss-trend"]', _are_texts, frozenset),
     # A time of a day is a date, too.
@@ -56,6 +57,8 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
         tuple,
     ),
 }
+#: Keys that hold for all items alike; all but the seconds are paths from the policy's folder.
+_OF_THE_WHOLE = {"baseline": str, "base": str, "data": str, "budget": float}
 #: Keys whose values name a check, or a code as well.
 NAMED = {"require": "check", "fail": "code", "code": "code"}
 
@@ -99,7 +102,7 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
     checks = {check.name: check.codes for check in discover()}
     names = {"check": checks.keys(), "code": {*checks, *chain(*checks.values())}}
     rules = _kinds(Rules)
-    kinds = {**rules, "baseline": str, "override": list, "ignore": list}
+    kinds = {**rules, **_OF_THE_WHOLE, "override": list, "ignore": list}
     values = _parsed(table, kinds, names)
     overrides = []
     for number, part in enumerate(values.pop("override", ()), 1):
@@ -113,15 +116,16 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
         _parsed(part, _kinds(Ignore), names, f"ignore {number}: ", ("code", "reason"))
         for number, part in enumerate(values.pop("ignore", ()), 1)
     ]
-    baseline = values.pop("baseline", None)
     root = path.resolve().parent
+    whole = {key: values.pop(key) for key in _OF_THE_WHOLE if key in values}
+    places = {key: root / value for key, value in whole.items() if key != "budget"}
     return Policy(
         root=root,
         source=path,
         rules=Rules(**values),
         overrides=tuple(overrides),
         ignores=tuple(Ignore(**ignore) for ignore in ignores),
-        baseline=root / baseline if baseline is not None else None,
+        **{**whole, **places},
     )
 
 

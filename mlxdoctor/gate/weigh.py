@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.options import NOT_ASKED
@@ -22,6 +23,8 @@ ADAPTER, BASE, ROWS, LOSSES = "adapter", "base model", "dataset", "token losses"
 CONFIGURATION, TUNED = "training configuration", "tuned model"
 #: Reasons named for evidence that was missing.
 _MISSING = 3
+#: Where another adapter may lie below an item's own.
+_DEPTHS = ("*/", "*/*/")
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
 _WITNESSES = ("learned-targets", "reach", "generation-effect")
 
@@ -164,7 +167,16 @@ def _item(
     item = GateItem(path, status, unexplained, report, tuple(gated))
     if status is not ItemStatus.PASSED:
         return item
-    return replace(item, suspicion=suspicion, unseen=_unseen(report))
+    return replace(item, suspicion=suspicion, unseen=(*_unseen(report), *_below(path, report)))
+
+
+def _below(path: str, report: Report) -> Iterator[str]:
+    """The adapters in an item's folders that were not judged, a clause each."""
+    judged = {Path(file.source).parent for file in report.evidence if file.kind == ADAPTER}
+    for depth in _DEPTHS:
+        for file in sorted(Path(path).glob(f"{depth}adapters.safetensors")):
+            if judged and file.parent not in judged:
+                yield f"whether the adapter below, in {file.parent}, is sound: name it"
 
 
 def _undecided(report: Report, rules: Rules) -> Iterator[str]:

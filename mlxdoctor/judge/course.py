@@ -277,6 +277,7 @@ def _course(
     is_many = len(losses) >= ENOUGH
     is_alone = not (is_held_out or is_scored or any(map(_HELD_OUT.match, segment.series)))
     is_noise = is_many and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
+    is_noise |= not is_many and facts.first - last < LITTLE * (facts.highest - facts.lowest)
     # A small fall shows where many reports agree on it.
     is_clear = is_many and facts.end > 0.0 and fall_in_noises(facts) > NOISES
     has_fallen = fell(facts.first, last) or (is_clear and facts.first > last)

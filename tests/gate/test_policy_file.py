@@ -17,6 +17,8 @@ from tests.gate.given import policy
         ('fail = ["loss-trend.divergd"]', "did you mean 'loss-trend.diverged'?"),
         ('fail-on = "warn"', "fail-on is 'warn'; write one of 'info', 'warning', 'error', 'never'"),
         ("baseline = 3", "baseline is 3; write a text"),
+        ("budget = 0", "budget is 0; write a number of seconds"),
+        ("budget = true", "budget is True; write a number of seconds"),
         ("thresholds = {}", "thresholds is an unknown key"),
         ("override = {}", "override is {}; write each of them below"),
         ("[[override]]\nfail-on = 'never'", "override 1: paths is missing"),
@@ -50,8 +52,11 @@ def test_what_is_wrong_is_refused_in_one_sentence(tmp_path: Path, text: str, sai
     assert "\n" not in said
 
 
-def test_a_baseline_is_looked_for_beside_its_policy(tmp_path: Path) -> None:
-    assert policy(tmp_path, 'baseline = "known.json"').baseline == tmp_path / "known.json"
+def test_what_lies_elsewhere_is_looked_for_from_the_policy(tmp_path: Path) -> None:
+    stated = policy(tmp_path, 'baseline = "known.json"\nbase = "../b"\ndata = "d"\nbudget = 30')
+    assert stated.baseline == tmp_path / "known.json"
+    assert (stated.base, stated.data) == (tmp_path / "../b", tmp_path / "d")
+    assert stated.budget == 30.0
 
 
 def test_a_section_of_pyproject_is_a_policy_and_the_rest_is_not(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
+import json
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from mlxdoctor.gate.gating import exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.workers import Finished, Workers, processes
 from mlxdoctor.gate_result import GateResult, ItemStatus
-from tests.conftest import HEALTHY, RUNS, expected, run_names
+from tests.conftest import BASE, HEALTHY, RUNS, expected, run_names
 from tests.formats import sample
 from tests.gate.given import found, report
 
@@ -167,3 +169,25 @@ def test_a_held_report_keeps_what_formats_need_and_drops_what_a_page_shows() -> 
     assert item.report.sample is None
     assert {one.check for one in item.report.outcomes} > {"loss-trend", "weight-drift"}
     assert item.report.evidence
+
+
+def test_a_base_for_all_items_and_what_else_lies_there_is_said(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(HEALTHY, run)
+    shutil.copytree(HEALTHY, run / "old")
+    config = json.loads((run / "adapter_config.json").read_text())
+    for folder in (run, run / "old"):
+        text = json.dumps(config | {"model": "absent"})
+        (folder / "adapter_config.json").write_text(text)
+    (alone,) = gate(run).items
+    assert [need.partition(":")[0] for need in alone.unseen] == [
+        "needs the base",
+        f"whether the adapter below, in {run / 'old'}, is sound",
+    ]
+    (given,) = gate(run, base=BASE).items
+    assert given.unseen[0].startswith("needs --generate")
+    both = gate(run, run / "old")
+    assert f"{run}, {run / 'old'}: one adapter" in text_of(both, "text").replace("\n    ", " ")
+    assert (
+        text_of(replace(both, policy="a.toml", hidden="b.toml"), "text").count("b.toml above") == 1
+    )

@@ -34,6 +34,7 @@ _OPENINGS = frozenset("|>│┃║┡├╞╠+┣┝┢")
 _RULE = re.compile(r"^[\s|:+=-]*$")
 _GAP = re.compile(r"\s{2,}|\t")
 _FIGURE = re.compile(r"(?<![\w.-])\d")
+_VALUE = re.compile(r"[a-z] \d+\.\d+$")
 _EXTREME = re.compile(r"__(?:MIN|MAX)$")
 
 
@@ -150,7 +151,9 @@ def _meaning(names: Sequence[str], delimiter: str) -> _Head | None:
     if delimiter == "|":
         if step is None:
             # It is no curve: the names stay as they are.
-            if not any("loss" in name for name in lowered) or any(map(to_number, names)):
+            # Nor is a line of names with their values.
+            is_named = any("loss" in name for name in lowered)
+            if not is_named or any(to_number(name) or _VALUE.search(name) for name in names):
                 return None
             courses = {"train_loss", "val_loss", *filter(HELD_OUT_SCORE.fullmatch, lowered)}
             metrics = tuple(

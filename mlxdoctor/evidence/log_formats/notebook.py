@@ -1,8 +1,10 @@
 """Jupyter notebooks: what the cells printed is a log."""
 
 import html
+import json
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mlxdoctor.evidence.logs.log_format import DocumentFormat
@@ -18,7 +20,7 @@ _BAR = re.compile(r"</progress>\s{0,40}\[\s{0,9}(\d{1,9})/(\d{1,9}) \d")
 
 
 class Notebook(DocumentFormat):
-    """The outputs of its cells, in their order; line numbers count the lines of these."""
+    """The outputs of its cells, in their order; line numbers are those of the file."""
 
     priority = 45
     understood = "Jupyter notebooks"
@@ -31,7 +33,28 @@ class Notebook(DocumentFormat):
     def read(self, document: Any) -> str | None:
         if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
             return None
-        return "".join(_outputs(document["cells"]))
+        return "".join(_placed(_outputs(document["cells"]), document))
+
+
+def _placed(pieces: Iterable[str], document: Any) -> Iterator[str]:
+    """The pieces, with empty lines before what stands further down in the file.
+
+    Notebooks are stored with a line of the file for each line that was printed.
+    """
+    places: dict[str, list[int]] = {}
+    for place, line in enumerate(json.dumps(document, indent=1, ensure_ascii=False).split("\n")):
+        places.setdefault(line.strip().removesuffix(","), []).append(place)
+    written, after = 0, 0
+    for line in re.findall(r"[^\n]*\n|[^\n]+", "".join(pieces)):
+        for stored in (line, line.removesuffix("\n")):
+            known = places.get(json.dumps(stored, ensure_ascii=False), []) if stored.strip() else []
+            if (first := bisect_left(known, after)) < len(known):
+                after = known[first] + 1
+                yield "\n" * (known[first] - written)
+                written = max(written, known[first])
+                break
+        yield line
+        written += line.count("\n")
 
 
 def _outputs(cells: list[Any]) -> Iterator[str]:

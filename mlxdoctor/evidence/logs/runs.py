@@ -4,7 +4,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 
@@ -26,6 +25,8 @@ ANEW = 0.5
 #: The first step that is named from which on what stands before it is not of the beginning: 10 of
 #: 323 public logs report first after so many.
 LATE = 500
+#: Reports with steps, and behind them without, that are of two trainers.
+REPORTS = 4
 
 
 def segments(log: LogSoFar) -> Iterator[Segment]:
@@ -150,14 +151,15 @@ class _Rows:
             if name is not None and column != shape.step
         }
 
-    @cached_property
-    def axis(self) -> Axis:
-        """What the steps of the rows count."""
-        counted = [shape for shape in self.shapes if shape.step is not None]
+    def axis_of(self, chosen: NDArray[np.int64]) -> Axis:
+        """What the steps of the chosen rows count."""
+        owners = set(self.owner[chosen].tolist())
+        shapes = [shape for number, shape in enumerate(self.shapes) if number in owners]
+        counted = [shape for shape in shapes if shape.step is not None]
         # A loss from before the training names its place, be it the only one.
-        if counted and np.nanmax(self.named, initial=0.0) > 0.0:
+        if counted and np.nanmax(self.named[chosen], initial=0.0) > 0.0:
             return min(counted, key=lambda shape: shape.role).axis
-        epochs = _filled(self.epochs)[self.roles == TRAIN]
+        epochs = _filled(self.epochs)[chosen[self.roles[chosen] == TRAIN]]
         whole = len(epochs) > 0 and bool(np.all(epochs == np.rint(epochs)))
         return "epoch" if whole and bool(np.all(epochs[1:] > epochs[:-1])) else "row"
 
@@ -207,6 +209,7 @@ class _Rows:
         beginnings = {
             *self._beginnings(clock, np.array(marks)),
             *self._validated_anew(clock, marks),
+            *self._uncounted(),
         }
         for end in (*sorted(beginnings), len(clock)):
             rows = np.arange(begin, end)
@@ -263,6 +266,14 @@ class _Rows:
                 is_next = clock[gap] < last - 1
             yield int(gap[is_next][0] if is_next.any() else telling[number + 1])
 
+    def _uncounted(self) -> list[int]:
+        """The place from which on training counts no steps any more: another trainer's."""
+        training = np.flatnonzero(self.roles == TRAIN)
+        counted = np.flatnonzero(np.isfinite(self.named[training]))
+        after = training[counted[-1] + 1 :] if len(counted) else training[:0]
+        is_long = len(after) >= REPORTS and len(counted) >= REPORTS
+        return [int(after[0])] if is_long else []
+
     def _are_reports(self) -> NDArray[np.bool_]:
         """Which rows report what those of the training do, but for a loss: of a batch left out."""
         of_training = {
@@ -278,7 +289,7 @@ class _Rows:
 
     def _validated_anew(self, clock: NDArray[np.float64], marks: Sequence[int]) -> Iterator[int]:
         """The places at which the untouched model is validated once more, and trained again."""
-        if self.axis not in ("iteration", "step"):
+        if self.axis_of(np.arange(len(clock))) not in ("iteration", "step"):
             return
         said = np.searchsorted(np.array(marks), self.lines)
         training = np.flatnonzero(self.roles == TRAIN)
@@ -322,36 +333,37 @@ class _Rows:
         reports = chosen[~is_mark[self.owner[chosen]]]
         if not len(reports):
             return Segment({}, 0, 0)
-        if self.axis in ("iteration", "step"):
+        axis = self.axis_of(chosen)
+        if axis in ("iteration", "step"):
             # Training before any step is named is of an unknown one.
             is_placed = np.isfinite(_filled(self.steps[chosen])) | (self.roles[chosen] != TRAIN)
             chosen = chosen[is_placed]
             reports = reports[np.isin(reports, chosen)]
-        numbers = self._numbered(chosen)
+        numbers = self._numbered(chosen, axis)
         before = bisect_right(announced, int(self.lines[chosen[-1]]), key=itemgetter(0))
         planned = announced[before - 1][1] if before else None
         if planned is not None and self.steps is not self.named and numbers.max() > planned:
             # Announced are the steps of each epoch.
             planned = None
         return Segment(
-            series=self._series(chosen, numbers),
+            series=self._series(chosen, numbers, axis),
             first_line=int(self.lines[reports[0]]),
             last_line=int(self.lines[reports[-1]]),
             announced_iterations=planned,
-            axis=self.axis,
+            axis=axis,
             reports=len(reports),
             repeats=repeats,
         )
 
-    def _numbered(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _numbered(self, chosen: NDArray[np.int64], axis: Axis) -> NDArray[np.int64]:
         """What each chosen row is numbered: its step, its epoch, or its place."""
-        if self.axis == "row":
+        if axis == "row":
             # A validation row belongs to the training row it follows.
             training = self.roles[chosen] == TRAIN
             counts = np.cumsum(training if training.any() else np.ones(len(chosen), bool))
             return counts.astype(np.int64)
         counts = self.steps[chosen]
-        if self.axis == "epoch" and not np.isfinite(counts).any():
+        if axis == "epoch" and not np.isfinite(counts).any():
             counts = self.epochs[chosen]
         # A line without a step of its own speaks of the last one that was named; before any, of
         # the beginning, or of the first that is named where that lies far from it.
@@ -363,7 +375,9 @@ class _Rows:
         counts = np.where(is_end, named[0] if named else 0.0, counts)
         return np.clip(np.rint(_filled(counts, before)), -(2.0**62), 2.0**62).astype(np.int64)
 
-    def _series(self, chosen: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Series]:
+    def _series(
+        self, chosen: NDArray[np.int64], steps: NDArray[np.int64], axis: Axis
+    ) -> dict[str, Series]:
         pieces: dict[str, list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = {}
         for number, shape in enumerate(self.shapes):
             places = np.flatnonzero(self.owner[chosen] == number)
@@ -381,7 +395,7 @@ class _Rows:
             # By step, and rows of one step in the order of the log.
             order = np.lexsort((places, steps[places]))
             at, values = steps[places[order]], values[order]
-            if name == "val_loss" and self.axis != "row":
+            if name == "val_loss" and axis != "row":
                 # One validation, which is summed up once more.
                 again = np.flatnonzero((np.diff(at) == 0) & (np.diff(values) == 0.0)) + 1
                 at, values = np.delete(at, again), np.delete(values, again)
