@@ -47,7 +47,7 @@ _UNTOLD = re.compile(
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
 _FIRST = (
-    *("reward", "spread", "flat_groups", "distance", "margin", "chosen", "rejected", "accuracy"),
+    *("reward", "spread", "flat_groups", "distance", "margin", "accuracy", "chosen", "rejected"),
     *("cut_off", "length"),
 )
 _PLACES = {name: place for place, role in enumerate(_FIRST) for name in ROLES[role]}

@@ -94,6 +94,12 @@ def test_reports_on_epochs(name: str, tmp_path: Path) -> None:
     assert segment.axis == "epoch"
 
 
+def test_names_with_their_values_between_bars_are_no_head_of_a_table(tmp_path: Path) -> None:
+    lines = [f"| epoch {e} | valid on 'valid' | valid loss {4 - e}.25 | ppl 9.0" for e in (1, 2)]
+    segment = read(tmp_path / "a.log", "\n".join(lines)).main
+    same(segment, "val_loss", [1, 2], [3.25, 2.25])
+
+
 @pytest.mark.parametrize(
     ("line", "valid"),
     [("{0} {1}", "{0} valid {1}"), ("  [{0}/40]   {1}", "   {0}    val:   {1}"), ("{0},{1}", "")],
@@ -163,6 +169,18 @@ def test_losses_may_be_named_by_their_rows(line: str, tmp_path: Path) -> None:
     same(segment, "epoch_train_loss", [2, 4], [1.1, 1.2])
 
 
+def test_a_second_trainer_that_counts_no_steps(tmp_path: Path) -> None:
+    """Fine-tuning with steps, then rewards in dictionaries without."""
+    first = "".join(f"step {at}/60 loss={3 - at / 30}\n" for at in range(10, 61, 10))
+    second = [f"{{'loss': {at / 10}, 'reward': 0.0, 'epoch': {at / 10}}}" for at in range(1, 6)]
+    log = read(tmp_path / "a.log", first + "\n".join(second))
+    assert [run.axis for run in log.segments] == ["step", "row"]
+    same(log.main, "train_loss", [1, 2, 3, 4, 5], [0.1, 0.2, 0.3, 0.4, 0.5])
+    # A few lines behind the last step are of the same run.
+    (run,) = read(tmp_path / "a.log", first + "\n".join(second[:2])).segments
+    assert run.axis == "step"
+
+
 def test_steps_that_each_epoch_counts_anew_go_on(tmp_path: Path) -> None:
     text = "".join(
         f"Epoch {epoch}/2\n"
@@ -215,3 +233,9 @@ def test_a_name_of_a_thousand_words(tmp_path: Path) -> None:
     lines = [f"{words} at step {step}: 7 | loss {2 + step / 10}\n" for step in (1, 2, 3)]
     (segment,) = read(tmp_path / "a.log", "".join(lines)).segments
     assert segment.reports == 3
+
+
+@pytest.mark.parametrize(("told", "seconds"), [("1.341e+04", 13410.0), ("9.5", 9.5)])
+def test_how_long_a_training_took(told: str, seconds: float, tmp_path: Path) -> None:
+    text = f"step 1 loss=2.5\nstep 2 loss=2.0\n{{'train_runtime': '{told}', 'train_loss': '2.2'}}\n"
+    assert float(read(tmp_path / "a.log", text).notes.header["runtime"]) == seconds

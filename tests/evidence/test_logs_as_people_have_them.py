@@ -162,6 +162,10 @@ def test_a_notebook(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     log = read(path, notebook(picture, *pieces, picture, error))
     is_whole(log)
+    # The pieces that lie in one line of the file come before those with a line each.
+    last = TEXT.splitlines()[-1]
+    (place,) = (n for n, line in enumerate(path.read_text().splitlines(), 1) if last in line)
+    assert log.main.last_line == place
     assert [one.text for one in log.notes.failures] == ["ValueError: no rows"]
     assert Run.discover([tmp_path]).files.logs == (path,)
 

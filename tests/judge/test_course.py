@@ -44,6 +44,8 @@ from tests.checks.log_evidence import LogWriter
                 "iteration 10 to 30)."
             ],
         ),
+        # Of few reports that lie far apart the last is below the first by chance.
+        ([2.2, 2.3, 3.5, 2.1], {}, ["The training loss goes from 2.200 to 2.100, between"]),
         ([2.5], {}, ["The training loss is 2.500 (1 report, iteration 10)."]),
         # A validation before the training says nothing of its end.
         (
