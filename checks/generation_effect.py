@@ -75,7 +75,7 @@ _OPEN = 0.8
             "model is right on {tuned_right} of {prompts} prompts, the base model on "
             "{base_right}].",
             expected="answers that are right at least as often as the base model's",
-            fix="Do not use this adapter; an earlier checkpoint may be better (--adapter FILE).",
+            fix="Do not use this adapter; `mlxdoctor bisect` names the last good save, if one is.",
         ),
         "no-gain": Symptom.warning(
             "answers are no nearer to the expected ones than the base model's",

@@ -97,7 +97,7 @@ _END = (
             says="The tuned model's losses are not finite on {not_finite} of {rows} rows: its "
             "weights or activations are NaN or infinite.",
             expected="finite losses",
-            fix="Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
+            fix="Do not use this adapter; `mlxdoctor bisect` names the last good save, if one is.",
         ),
         "wrong-shift-learned": Symptom.error(
             "the adapter learned to predict another token than the next",

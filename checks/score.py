@@ -38,7 +38,7 @@ _SAYS = (
             "the user's score is lower than the base model's",
             says=_SAYS,
             expected="a score at least as high as the base model's",
-            fix="Read the answers with the largest loss; an earlier checkpoint may be better.",
+            fix="Read the answers with the largest loss.",
         ),
         "always-the-same": Symptom.warning(
             "the user's score is the same for every answer",

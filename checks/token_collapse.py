@@ -89,7 +89,7 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
         f"answers {{tuned_hits}} of {{prompts:* prompt}} with {what} (mostly "
         "{token_text}[, number {training_rank} among the tokens it was trained on])",
         "text, as from the base model on the same prompts",
-        "Do not use this adapter; diagnose its earlier checkpoints with --adapter FILE.",
+        "Do not use this adapter; `mlxdoctor bisect` names the last good save, if one is.",
     )
 
 

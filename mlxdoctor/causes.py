@@ -17,8 +17,8 @@ FILE = "causes.toml"
 TIERS = ("proof", "strong", "hint", "against")
 #: The score of a cause before any finding, if causes.toml states none (log-odds).
 PRIOR = -1.0
-#: Texts of a cause that `called` may replace.
-_TEXTS = {"title", "summary", "explanation", "remedy", "beside_change", "no_experiment"}
+#: What of a cause `called` may replace; of the change, that there is one.
+_TEXTS = {"title", "summary", "explanation", "remedy", "beside_change", "no_experiment", "change"}
 _OPERATIONS = ("set", "divide", "multiply")
 
 
@@ -85,12 +85,13 @@ class Cause:
     of_the_report: bool = False
     finding_says: bool = False
     beside_change: str = ""
-    called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    called: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def seen_with(self, severities: Mapping[str, Severity]) -> "Cause":
         """The cause with one weight for each code, given the severities of the findings by code.
 
-        It has the texts of the first entry in `called` that applies; beside a proof, of a proof.
+        It has the texts of the first entry in `called` that applies; beside a proof, of a proof or
+        of what leaves nothing to change.
         """
         weights: dict[str, float] = {}
         for entry, weight in self.weights.items():
@@ -102,7 +103,8 @@ class Cause:
         called = (
             texts
             for entry, texts in self.called.items()
-            if holds(entry, severities) and (most < self.proof or self.weights.get(entry) == most)
+            if holds(entry, severities)
+            and (most < self.proof or self.weights.get(entry) == most or "change" in texts)
         )
         texts: Mapping[str, Any] = next(called, {})
         return replace(self, weights=weights, **texts)
@@ -211,11 +213,14 @@ def _cause(name: str, table: Mapping[str, Any], tiers: Mapping[str, float]) -> C
             if entry.partition(":")[2] not in ("", *Severity):
                 raise InputError(FILE, f"{name}: {entry} names an unknown severity")
             weights[entry] = tiers[tier]
-    called: dict[str, Mapping[str, str]] = {}
+    called: dict[str, Mapping[str, Any]] = {}
     for entries, texts in table.get("called", {}).items():
         if not weights.keys() >= {*entries.split()} or not texts.keys() <= _TEXTS:
             raise InputError(FILE, f"{name}: {entries} has no weight, or replaces an unknown text")
-        called |= dict.fromkeys(entries.split(), texts)
+        # What leaves nothing to change says itself what to do.
+        unchanged = {"change": None, "finding_says": False} if "change" in texts else {}
+        own = {**texts, **unchanged}
+        called |= dict.fromkeys(entries.split(), own)
     ruled_out_by = tuple(
         (entries,) if isinstance(entries, str) else tuple(entries)
         for entries in table.get("ruled_out_by", ())

@@ -118,7 +118,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
 
     from mlxdoctor.api import diagnose
 
-    with ProgressLine() as progress:
+    # Training again what was recorded may take as long again.
+    most = None if confirm else (1 if no_generate or replay is False else 2) * given["budget"]
+    with ProgressLine(most=most) as progress:
         with Stage(f"examining {paths[0]}", Kind.ITEM):
             report = diagnose(
                 paths,

@@ -17,18 +17,28 @@ LINE_AFTER = 10.0
 
 
 class ProgressLine(AbstractContextManager["ProgressLine"]):
-    """A progress callback that draws `label [####    ] done/total`.
+    """A progress callback that draws `[####    ] at most 48 s left; label done/total`.
 
     Where standard error is no terminal, it writes a line every ten seconds.
 
     Args:
         clock: seconds that only ever rise.
         lines: whether to write those; not for what takes days.
+        most: seconds that all of the work takes at most; None where that is not known. Then the
+            bar and the time left are those of what has the label.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, lines: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        lines: bool = True,
+        most: float | None = None,
+    ) -> None:
         self._clock = clock
         self._lines = lines
+        self._most = most
+        self._label = ("", clock())
         self._started = clock()
         self._drawn = 0.0
         self._written = self._started
@@ -40,19 +50,32 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
     def __call__(self, label: str, done: int, total: int) -> None:
         """Show that `done` of `total` steps of `label` are done."""
         now = self._clock()
+        if label != self._label[0]:
+            self._label = (label, now)
+        left = self._left(now, done, total)
         if not sys.stderr.isatty():
             if self._lines and now - self._written >= LINE_AFTER:
                 self._written = now
                 seconds = f"{now - self._started:.0f} s"
-                self.say(f"{label}: {done:,} of {total:,}, after {seconds}")
+                self.say(f"{label}: {done:,} of {total:,}, after {seconds}{left and f'; {left}'}")
             return
         if now - self._started < SHOW_AFTER or now - self._drawn < REDRAW_AFTER:
             return
-        filled = BAR * min(done, total) // total if total > 0 else 0
-        text = f"{terminal(label)[:40]} [{'#' * filled:<{BAR}}] {done:,}/{total:,}"
+        share = min(done / total, 1.0) if total > 0 else 0.0
+        if self._most is not None:
+            share = min((now - self._started) / self._most, 1.0)
+        bar = f"[{'#' * int(BAR * share):<{BAR}}]"
+        text = f"{bar} {left and f'{left}; '}{terminal(label)[:32]} {done:,}/{total:,}"
         sys.stderr.write("\r" + text.ljust(self._columns))
         sys.stderr.flush()
         self._drawn, self._columns = now, max(self._columns, len(text))
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        """The time that is left, in words; "" where nothing tells."""
+        if self._most is not None:
+            return f"at most {max(self._most - (now - self._started), 0.0):.0f} s left"
+        each = (now - self._label[1]) / done if done > 0 else 0.0
+        return f"about {each * (total - done):.0f} s left" if each > 0.0 and total > done else ""
 
     def say(self, text: str) -> None:
         """Write a line that stays."""

@@ -125,8 +125,10 @@ class Follower:
             # All of it each time: a log may be cut or replaced, and its last report grows.
             alarm = next(filter(None, [watch.see(row) for row in rows]), None)
             if (best := watch.best) is not None:
-                # Of two saves that are as near the earlier one.
-                saves = [(abs(save - best.step), save) for save in state.saves]
+                # Of two saves that are as near the earlier one, and none that is lost.
+                is_lost = alarm is not None and alarm.verdict is not AlarmKind.NOT_IMPROVING
+                onset = alarm.onset if alarm is not None and is_lost else math.inf
+                saves = [(abs(save - best.step), save) for save in state.saves if save < onset]
                 best = replace(best, save=min(saves)[1] if saves else None)
             trained_to = max((row.step for row in rows if "train_loss" in row.values), default=0)
             now = Ending("", None, False, run.reports, rows[-1].step, run.unit, total, best)

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ LONG = SHOW_AFTER + 0.01
 
 
 def written(
-    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, steps: list[Step], **options: bool
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, steps: list[Step], **options: Any
 ) -> str:
     clock = Clock()
     monkeypatch.setattr(sys, "stderr", stream)
@@ -34,11 +35,17 @@ def written(
 @pytest.mark.parametrize(
     ("steps", "drawn", "left_out"),
     [
-        ([(LONG, "reading \x1b[31mweights", 3, 12)], ["\\x1b[31mweights [######", "] 3/12"], []),
+        (
+            [(LONG, "reading \x1b[31mweights", 3, 12)],
+            ["[######  ", "] reading \\x1b[31mweights 3/12"],
+            [],
+        ),
         # It is not redrawn all the time.
-        ([(LONG, "a", 1, 9), (0, "b", 2, 9), (REDRAW_AFTER + 0.01, "c", 3, 9)], ["c ["], ["b ["]),
+        ([(LONG, "a", 1, 9), (0, "b", 2, 9), (REDRAW_AFTER + 0.01, "c", 3, 9)], [" c 3"], [" b 2"]),
+        # What is left follows from what was done; of all of it, where that is known.
+        ([(LONG, "a", 0, 9), (4, "a", 2, 9)], ["] about 14 s left; a 2/9"], []),
         # The total is unknown.
-        ([(10, "a", 5, 0)], ["a [    "], []),
+        ([(10, "a", 5, 0)], ["[      ", "] a 5/0"], []),
     ],
 )
 def test_long_work_draws_and_leaves_an_empty_line(
@@ -53,12 +60,20 @@ def test_long_work_draws_and_leaves_an_empty_line(
 def test_off_a_terminal_it_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [(1.0, "reading \x1b[31mrows", done, 1200) for done in range(26)]
     assert written(monkeypatch, io.StringIO(), steps).splitlines() == [
-        "mlxdoctor: reading \\x1b[31mrows: 9 of 1,200, after 10 s",
-        "mlxdoctor: reading \\x1b[31mrows: 19 of 1,200, after 20 s",
+        "mlxdoctor: reading \\x1b[31mrows: 9 of 1,200, after 10 s; about 1191 s left",
+        "mlxdoctor: reading \\x1b[31mrows: 19 of 1,200, after 20 s; about 1181 s left",
     ]
     # What takes days is silent there, and short work everywhere.
     assert written(monkeypatch, io.StringIO(), steps, lines=False) == ""
     assert written(monkeypatch, Terminal(), [(SHOW_AFTER - 0.01, "reading", 1, 2)]) == ""
+
+
+def test_the_bar_is_that_of_the_whole_where_its_time_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = written(monkeypatch, Terminal(), [(30.0, "a", 1, 2), (30.0, "b", 7, 8)], most=120.0)
+    assert f"[{'#' * 6:<24}] at most 90 s left; a 1/2" in text
+    assert f"[{'#' * 12:<24}] at most 60 s left; b 7/8" in text
 
 
 def test_what_is_said_stays_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
