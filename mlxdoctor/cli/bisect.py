@@ -29,8 +29,8 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
     \b
     Examples:
       mlxdoctor bisect adapters/
-      mlxdoctor bisect adapters/ --base models/Llama-3.2-1B --format markdown > bisect.md
-      mlxdoctor bisect adapters/ --format json | jq -r .best.file
+      mlxdoctor bisect adapters/ --base models/Llama-3.2-1B --stdout markdown > bisect.md
+      mlxdoctor bisect adapters/ --stdout json | jq -r .best.file
     """
     from mlxdoctor.bisect import answer
     from mlxdoctor.bisect.table import bisect

@@ -16,7 +16,7 @@ def command(output_format: str) -> int:
     \b
     Examples:
       mlxdoctor checks
-      mlxdoctor checks --format json | jq -r '.[].code'
+      mlxdoctor checks --stdout json | jq -r '.[].code'
       mlxdoctor explain CODE
     """
     from mlxdoctor.check import discover

@@ -24,7 +24,7 @@ def command(*, adapters: tuple[Path, ...], base: Path | None, output_format: str
       mlxdoctor inspect adapters/
       mlxdoctor inspect adapters/ --base models/Llama-3.2-1B
       mlxdoctor inspect french/ legal/
-      mlxdoctor inspect adapters/ --format json | jq '.adapters[0].modules[].verdict'
+      mlxdoctor inspect adapters/ --stdout json | jq '.adapters[0].modules[].verdict'
     """
     from mlxdoctor.evidence.base_model import BaseModel
     from mlxdoctor.inspect.adapter import inspect_adapter, page

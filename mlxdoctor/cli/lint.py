@@ -22,8 +22,8 @@ def command(paths: tuple[Path, ...], output_format: str, fail_on: str, list_rule
     \b
     Examples:
       mlxdoctor lint train.py
-      mlxdoctor lint src/ --format github
-      mlxdoctor lint src/ --format sarif > lint.sarif
+      mlxdoctor lint src/ --stdout github
+      mlxdoctor lint src/ --stdout sarif > lint.sarif
     """
     from mlxdoctor.lint.hit_formats import FORMATS
     from mlxdoctor.lint.linter import lint

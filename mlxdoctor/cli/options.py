@@ -29,10 +29,10 @@ WITHOUT_LIMIT = frozenset({"checks", "explain"})
 
 def printed(
     *formats: str,
-    names: Sequence[str] = ("--stdout", "--format", "output_format"),
+    names: Sequence[str] = ("--stdout", "output_format"),
     default: str | None = "text",
 ) -> Callable[[F], F]:
-    """`--stdout`; of a command that writes no file `--format` means the same."""
+    """`--stdout`: what is printed; `--format` says what is written into files."""
     return click.option(
         *names,
         type=click.Choice(formats),

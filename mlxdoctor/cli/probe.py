@@ -47,7 +47,7 @@ def command(
     Examples:
       mlxdoctor probe trainer.py:parts
       mlxdoctor probe trainer.py:parts --expect lora
-      mlxdoctor probe trainer.py:parts --format json | jq .findings
+      mlxdoctor probe trainer.py:parts --stdout json | jq .findings
       mlxdoctor diagnose RUN --trainer trainer.py:parts
     """
     # A signal out of the user's code says at least in which line it came.

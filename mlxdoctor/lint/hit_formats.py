@@ -65,5 +65,5 @@ def github(hits: Sequence[Hit]) -> str:
     return commands
 
 
-#: What `--format` calls them.
+#: What `--stdout` calls them.
 FORMATS = {"text": text, "json": to_json, "sarif": sarif, "github": github}

@@ -21,7 +21,7 @@ def test_a_good_newest_checkpoint_exits_with_0(call: Call) -> None:
 
 
 def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> None:
-    code, out, _ = call("bisect", BROKEN, STATIC, "--format", "json")
+    code, out, _ = call("bisect", BROKEN, STATIC, "--stdout", "json")
     data: dict[str, Any] = json.loads(out)
     assert code == 1
     assert data["last_good"] == str(BROKEN / "0000040_adapters.safetensors")
@@ -34,7 +34,7 @@ def test_a_broken_one_exits_with_1_and_names_a_file_that_exists(call: Call) -> N
     assert second["size"] is None
     assert second["why"].startswith("27,648 of its values are NaN or infinite")
     assert data["checkpoints"][0]["logged_loss"] > 0
-    code, out, _ = call("bisect", BROKEN, STATIC, "--format", "markdown")
+    code, out, _ = call("bisect", BROKEN, STATIC, "--stdout", "markdown")
     assert (code, "| 40 " in out) == (1, True)
 
 

@@ -48,7 +48,7 @@ def test_a_cause_is_explained_with_both_sides_and_the_remedy(name: str, call: Ca
 
 
 def test_json_lists_every_code_of_every_check(call: Call) -> None:
-    code, out, _ = call("checks", "--format", "json")
+    code, out, _ = call("checks", "--stdout", "json")
     assert code == 0
     listed = json.loads(out)
     expected = {code: meaning for one in discover() for code, meaning in one.codes.items()}

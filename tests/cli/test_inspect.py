@@ -24,7 +24,7 @@ def inspected(*arguments: str) -> tuple[int, str]:
 
 def rows(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     """The exit code, and each adapter of the JSON."""
-    code, printed = inspected(*arguments, "--format", "json")
+    code, printed = inspected(*arguments, "--stdout", "json")
     return code, json.loads(printed)["adapters"]
 
 

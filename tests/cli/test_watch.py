@@ -53,20 +53,20 @@ def test_a_healthy_end_exits_with_0(call: Call) -> None:
 
 
 def test_json_is_one_object_a_line(call: Call, seed: Path) -> None:
-    code, out, _ = call("watch", seed, "--format", "json")
+    code, out, _ = call("watch", seed, "--stdout", "json")
     (alarm,) = map(json.loads, out.splitlines())
     assert code == 1
     assert alarm["event"] == "alarm"
     assert (alarm["verdict"], alarm["step"], alarm["iterations"]) == ("diverging", 15, 3000)
     assert (alarm["saved_iterations"], alarm["saved_seconds"]) == (2985, 29850.0)
-    code, out, _ = call("watch", HEALTHY, "--no-follow", "--format", "json")
+    code, out, _ = call("watch", HEALTHY, "--no-follow", "--stdout", "json")
     (end,) = map(json.loads, out.splitlines())
     assert (code, end["event"], end["broke_off"]) == (0, "end", False)
     assert end["reports"] > 10
 
 
 def test_json_of_a_loss_that_is_no_number_is_json(call: Call) -> None:
-    code, out, _ = call("watch", next(BROKEN.glob("train.*")), "--no-follow", "--format", "json")
+    code, out, _ = call("watch", next(BROKEN.glob("train.*")), "--no-follow", "--stdout", "json")
     assert code == 1
     alarm = json.loads(out, parse_constant=refuse)
     assert (alarm["verdict"], alarm["measured"]["before"]) == ("non-finite", 1.07)

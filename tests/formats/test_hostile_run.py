@@ -197,9 +197,9 @@ def test_xml_and_json_can_be_read_and_a_ci_runner_gets_no_orders(reports: dict[s
     "command",
     [
         ["inspect", "RUN"],
-        ["inspect", "RUN", "--format", "markdown"],
+        ["inspect", "RUN", "--stdout", "markdown"],
         ["bisect", "RUN", "--no-generate"],
-        ["bisect", "RUN", "--no-generate", "--format", "markdown"],
+        ["bisect", "RUN", "--no-generate", "--stdout", "markdown"],
         ["labels", "DATA", "--base", "BASE"],
         ["labels", "DATA", "--base", "BASE", "--config", "RUN"],
         *(["diagnose", "RUN", "--no-generate", "--stdout", one] for one in PRINTED),

@@ -275,8 +275,8 @@ def test_no_canary_leaves_the_house(planted: dict[str, Path], tmp_path: Path, ca
 def test_labels_without_rows_show_no_text(planted: dict[str, Path], call: Call) -> None:
     command = ("labels", planted["data"], "--base", planted["base"])
     for output_format in ("text", "json"):
-        plain = call(*command, "--format", output_format)[1]
-        shown = call(*command, "--format", output_format, "--rows", 0)[1]
+        plain = call(*command, "--stdout", output_format)[1]
+        shown = call(*command, "--stdout", output_format, "--rows", 0)[1]
         assert {CANARIES["prompt"], CANARIES["answer"]} <= {
             c for c in CANARIES.values() if c in plain
         }

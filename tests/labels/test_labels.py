@@ -86,7 +86,7 @@ def test_the_command(call: Call) -> None:
     assert code == 0
     assert "[[<|im_end|>]]" in shown
     assert "200 rows, 11,466 tokens, 11,266 of them targets" in shown
-    data = json.loads(call(*command, "--format", "json", "--mask-prompt")[1])
+    data = json.loads(call(*command, "--stdout", "json", "--mask-prompt")[1])
     assert data["mask_prompt"] is True
     assert set(data["totals"]["targets_by_role"]) == {"answer", "end", "other"}
     assert [row["line"] for row in data["rows"]] == [1, 2, 3]

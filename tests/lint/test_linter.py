@@ -133,7 +133,7 @@ def test_one_file_adds_a_rule(
 
 def test_every_format_has_its_option(file: Path, call: Call) -> None:
     for name, write in hit_formats.FORMATS.items():
-        assert call("lint", file, "--format", name)[:2] == (1, write(lint([file])))
+        assert call("lint", file, "--stdout", name)[:2] == (1, write(lint([file])))
     (row,) = json.loads(hit_formats.to_json(lint([file])))
     assert (row["code"], row["line"]) == ("unguarded-mean", 3)
 

@@ -256,7 +256,7 @@ def test_the_command(trainer_file: Path, tmp_path: Path, call: Call) -> None:
     code, out, err = call("probe", f"{trainer_file}:as_dict")
     assert (code, "the training step is sound" in out) == (0, True)
     assert "Probing 0.5M parameters" in err
-    code, out, _ = call("probe", f"{trainer_file}:parts", "--format", "json")
+    code, out, _ = call("probe", f"{trainer_file}:parts", "--stdout", "json")
     data = json.loads(out)
     assert code == 0
     assert data["sound"] is True
