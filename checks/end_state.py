@@ -92,6 +92,15 @@ _SAME = (
             expected="factors as mlx-lm stores them: A of (inputs, rank), B of (rank, outputs)",
             fix="Transpose both factors of every module, as PEFT's have to be, and save again.",
         ),
+        "factors-moved": Symptom.error(
+            "with its factors in later layers the tuned model is as good as the log says",
+            says="The tuned model's loss is {tuned_loss:.3f} on the validation rows, and with the "
+            "factors of each layer in a later one the log's {logged:.3f}: they are stored under "
+            "the numbers of other layers.",
+            expected="factors under the number of the layer that they were trained in",
+            fix="Save them under the numbers of their layers: where the last layers alone were "
+            "trained, these do not begin at 0.",
+        ),
         "base-differs": Symptom.warning(
             "neither model has the losses that the log begins and ends with",
             says="The base model's loss is {base_loss:.3f} where the log begins with "
@@ -145,8 +154,8 @@ def end_state(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen]:
         raise Inconclusive(
             "no first loss of the log could be computed again: its last may be of another kind"
         )
-    if replay.is_turned:
-        yield Sign("factors-turned", measured)
+    if replay.rearranged:
+        yield Sign(f"factors-{replay.rearranged}", measured)
         return
     if (other := _of_another_kind(replay, reach, after, measured)) is not None:
         yield other

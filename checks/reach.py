@@ -41,7 +41,8 @@ _REACHED = (
     "{untouched:.2f};] {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
 )
 _OWN = (
-    "[; the run's own settings reach {whole:.2f} in as many updates as it made|; the "
+    "[; {whole_updates} updates of the run's own settings reach {whole:.2f}|; the run's own "
+    "settings reach {whole:.2f} in as many updates as it made|; the "
     "{own_updates:* update} of the run's own settings reach {own:.2f}|; as many with the run's own "
     "settings reach {own:.2f}|; as many with the run's own {lost}]"
 )
@@ -94,9 +95,9 @@ _EXPECTED = "at most {reached:.2f}"
         ),
         "settings-learn": Symptom.info(
             "the run's own settings teach what it lacks",
-            says="Made again with the run's own settings and as many updates[, with Adam since no "
-            "optimizer is named{assumed},] the loss on these "
-            "rows is {whole:.2f}, and the run's {tuned:.2f}: neither rate nor scale spoiled it.",
+            says="Made again with the run's own settings and [{whole_updates}|as many] updates"
+            "[, with Adam since no optimizer is named{assumed},] the loss on these rows is "
+            "{whole:.2f}, and the run's {tuned:.2f}: neither rate nor scale spoiled it.",
             expected="a run that learns as much",
         ),
         "far-above": Symptom.error(
@@ -127,6 +128,7 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
         "own": None if is_lost else reach.own,
         "own_updates": reach.own_updates if reach.own_updates < reach.updates else None,
         "whole": reach.whole,
+        "whole_updates": reach.whole_updates,
         "lost": "settings leave no finite loss" if is_lost else None,
         "shortfall": reach.shortfall if math.isfinite(reach.shortfall) else None,
         "setting": reach.setting or None,
@@ -137,9 +139,10 @@ def reach(reach: Reach) -> Iterator[Sign | Seen]:
     }
     is_lacking = reach.lacking > LACKING and not reach.answers_rightly
     if is_lacking and reach.tuned - (reach.whole or 0.0) > ERRORS * reach.noise:
-        severity = Severity.WARNING if reach.lacking <= FAR and not reach.is_far else None
-        yield Sign("not-what-was-learned", measured, severity=severity)
-        yield from [Sign("settings-learn", measured)] if reach.falls_short else []
+        is_mild = reach.lacking <= FAR and not (reach.is_far or reach.is_far_from_own)
+        yield Sign("not-what-was-learned", measured, severity=Severity.WARNING if is_mild else None)
+        is_told = reach.falls_short or reach.is_far_from_own
+        yield from [Sign("settings-learn", measured)] if is_told else []
         return
     if not reach.falls_short:
         is_made = reach.planned is None and reach.split == "validation"

@@ -32,7 +32,7 @@ from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
 from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
 from mlxdoctor.models.asked_again import Asked, AskedAgain
-from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations, RecordedGenerations
 from mlxdoctor.safety.quoting import quoted
 
 _END = re.compile(rf"(?:{SPECIAL_TEXT.pattern})\s*\Z")
@@ -45,9 +45,9 @@ _SHARE = 0.75
 #: answers that a model gives at most which was taught others: none of 12 in three faulty runs, 9 to
 #: 12 of 12 in 13 sound ones that others made up.
 _ALL, _HARDLY_ANY = 0.9, 0.1
-#: Of the answers that the model gives rightly, the share that was recorded rightly, at most, where
-#: a server spoils them: 0, 0, 0 and 3 of 12 in four runs, all 12 in two drawn at 0.2 and 0.3.
-_SPOILT = 0.4
+#: Of the share of answers that the model gives rightly, what was recorded rightly, at most, where
+#: a server spoils them: 0 to 0.42 in six runs, 0.9 and more in four drawn at 0.2 and 0.3.
+_SPOILT = 0.6
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
@@ -68,7 +68,7 @@ _CUT, _CUT_TO = 0.5, 0.8
         "spoilt": Symptom.error(
             "the recorded answers are wrong where the model itself is right",
             says="To {expected:* prompt} the tuned model itself gives {own_right} of the expected "
-            "answers, and {right} of the recorded ones are right: it answers {answer}, and "
+            "answers, and of {every:* recorded one} {right} are right: it answers {answer}, and "
             "{recorded} was recorded.",
             expected="recorded answers that are right where the model is",
             fix="Answer the prompts with `mlx_lm.generate` alone; then add what your server does, "
@@ -111,7 +111,9 @@ _CUT, _CUT_TO = 0.5, 0.8
         ),
     },
 )
-def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator[Sign | Seen]:
+def recorded_answers(
+    asked: AskedAgain, answers: Generations | None, recorded: RecordedGenerations | None
+) -> Iterator[Sign | Seen]:
     items = asked.items
     yield from _not_as_expected(items, answers)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]
@@ -130,7 +132,8 @@ def recorded_answers(asked: AskedAgain, answers: Generations | None) -> Iterator
     if of_tuned < _SHARE * len(apart):
         sign = _asked_wrongly(asked, of_tuned)
     is_base = len(telling) >= _TELLING and of_base >= _SHARE * len(telling) and not of_tuned
-    spoilt = _spoilt(items)
+    every = recorded.distinct if recorded is not None else [each.recorded for each in items]
+    spoilt = _spoilt(items, every)
     cut = [item for item in items if _is_cut(item)]
     if len(cut) >= max(_CUT * len(items), _PROMPTS):
         measured |= {"cut": len(cut)}
@@ -173,24 +176,37 @@ def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Ite
         )
 
 
-def _spoilt(items: Sequence[Asked]) -> Sign | None:
-    """Whether the model itself answers as expected, and what was recorded does not."""
+def _spoilt(items: Sequence[Asked], every: Sequence[Generation]) -> Sign | None:
+    """Whether the model itself answers as expected, and what was recorded does not.
+
+    Args:
+        every: all recorded answers, of which only some were asked for again.
+    """
+    from scipy.stats import fisher_exact
+
     wanted = [each for each in items if each.recorded.expected]
     own = [each for each in wanted if _gives(each.own, each.recorded.expected)]
-    # One that was cut off has a sign of its own.
-    wrong = [
-        each
-        for each in wanted
-        if not _gives(each.recorded, each.recorded.expected)
-        and not _text(each.recorded.expected).startswith(_text(each.recorded.tuned))
-    ]
-    right = len(wanted) - len(wrong)
-    if len(wanted) < _PROMPTS or len(own) < _SHARE * len(wanted) or right > _SPOILT * len(own):
+    known = [each for each in every if each.expected]
+    wrong = [each for each in known if _is_wrong(each)]
+    right = len(known) - len(wrong)
+    if len(wanted) < _PROMPTS or len(own) < _SHARE * len(wanted) or not wrong:
         return None
-    wrong.sort(key=lambda each: not _gives(each.own, each.recorded.expected))
-    texts = {"answer": wrong[0].own.tuned, "recorded": wrong[0].recorded.tuned}
-    figures = {"expected": len(wanted), "own_right": len(own), "right": right}
+    share = len(own) / len(wanted)
+    counts = [[len(own), len(wanted) - len(own)], [right, len(wrong)]]
+    is_chance = fisher_exact(counts, alternative="greater").pvalue >= SIGNIFICANCE
+    shown = [each for each in wanted if _is_wrong(each.recorded)]
+    if right > _SPOILT * share * len(known) or is_chance or not shown:
+        return None
+    first = next((each for each in shown if each in own), shown[0])
+    texts = {"answer": first.own.tuned, "recorded": first.recorded.tuned}
+    figures = {"expected": len(wanted), "own_right": len(own), "right": right, "every": len(known)}
     return Sign("spoilt", {**figures, **{key: quoted(_text(one)) for key, one in texts.items()}})
+
+
+def _is_wrong(item: Generation) -> bool:
+    """Whether an answer is neither the expected one nor its beginning, which has its own sign."""
+    wanted = _text(item.expected)
+    return not (_gives(item, item.expected) or wanted.startswith(_text(item.tuned) or " "))
 
 
 def _gives(item: Generation, expected: str | None) -> bool:

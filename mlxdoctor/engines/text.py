@@ -18,8 +18,9 @@ SAMPLE, READ = 400, 4_000
 TAIL = 80
 #: Characters beyond which a text is not split into words.
 LONGEST = 1_000_000
-#: Words of a text whose order is looked at, texts with fewer are left out, and random deals.
-ORDERED_WORDS, FEWEST_WORDS, DEALS = 100, 4, 8
+#: Words of a text whose order is looked at, texts with fewer are left out, and random deals: four
+#: words that are dealt out anew stand beside each other in half of the deals as before.
+ORDERED_WORDS, FEWEST_WORDS, DEALS = 100, 6, 8
 
 #: What chat templates write around turns, and special tokens written out.
 CONTROL = re.compile(

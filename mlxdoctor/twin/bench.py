@@ -1,8 +1,9 @@
 """The losses of a run's log, computed again under one reading of what its trainer did."""
 
 import math
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -34,6 +35,11 @@ SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128
 OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
 #: Of the time to train, what the replay takes: the rest is for what the rows teach.
 SHARE = 0.5
+
+#: Where a module's name has the number of its layer.
+_LAYER = re.compile(r"\.(\d+)\.")
+#: A module's name -> its factors A and B, arrays of MLX.
+Factors = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -215,7 +221,8 @@ class Bench:
         """
         if (after := _worse_end(levels)) is None:
             return None
-        model, modules = self._adapted()
+        model, adapted = self._adapted()
+        modules = [*adapted.values()]
         scales = [float(module.scale) for module in modules]
         if not scales:
             return None
@@ -243,34 +250,67 @@ class Bench:
         off, scale, loss = base if has_it else min(others, default=(math.inf, own, math.nan))
         return Scale(own, scale, loss) if agrees(off, loss) else None
 
-    def _adapted(self) -> tuple[Any, list[Any]]:
-        """The tuned model, and its modules with factors."""
+    def _adapted(self) -> tuple[Any, dict[str, Any]]:
+        """The tuned model, and its modules with factors by name."""
         model = self.models.select("tuned")
-        return model, [each for _, each in model.named_modules() if hasattr(each, "lora_a")]
+        return model, {
+            name: each for name, each in model.named_modules() if hasattr(each, "lora_a")
+        }
 
-    def is_turned(self, ground: Ground, levels: Sequence[Level]) -> bool:
-        """Whether the saved adapter has the log's last loss with its factors transposed."""
+    def rearranged(self, ground: Ground, levels: Sequence[Level]) -> str:
+        """How the saved adapter has the log's last loss; "" where it has it in no such way.
+
+        "turned": its factors transposed, as other libraries store them; only square ones load
+        either way. "moved": those of each layer in a later one, where the last ones have none.
+        """
         if (after := _worse_end(levels)) is None:
-            return False
+            return ""
         model, modules = self._adapted()
-        factors = [factor for module in modules for factor in (module.lora_a, module.lora_b)]
-        if not factors or any(factor.ndim != 2 or len(set(factor.shape)) > 1 for factor in factors):
-            return False
+        stored = {name: (module.lora_a, module.lora_b) for name, module in modules.items()}
 
-        def turn() -> None:
-            for module in modules:
-                module.lora_a, module.lora_b = module.lora_a.T, module.lora_b.T
+        def put(factors: Factors) -> None:
+            for name, module in modules.items():
+                module.lora_a, module.lora_b = factors[name]
 
-        turn()
-        loss = self._loss(model, ground)[0]
-        turn()
-        return abs(loss - after.recorded) <= after.tolerance
+        for way, factors in (("turned", _turned(stored)), ("moved", _moved(stored))):
+            if not factors or _shapes(factors) != _shapes(stored):
+                continue
+            put(factors)
+            loss = self._loss(model, ground)[0]
+            put(stored)
+            if abs(loss - after.recorded) <= after.tolerance:
+                return way
+        return ""
 
     def saved_at(self, levels: Sequence[Level]) -> int | None:
         """The iteration of an earlier validation, the loss of which it has instead of the last."""
         ends = [level.computed for level in levels if level.what == "after" and level.misfit > 0.0]
         earlier = self.recorded.validations if ends else ()
         return next((at for at, loss in earlier if abs(loss - ends[0]) <= EXACT), None)
+
+
+def _shapes(factors: Factors) -> dict[str, tuple[Any, Any]]:
+    return {name: (a.shape, b.shape) for name, (a, b) in factors.items()}
+
+
+def _turned(stored: Factors) -> Factors:
+    """The factors transposed."""
+    pairs = ((name, pair) for name, pair in stored.items() if pair[0].ndim == pair[1].ndim == 2)
+    return {name: (a.T, b.T) for name, (a, b) in pairs}
+
+
+def _moved(stored: Factors) -> Factors:
+    """Those of each layer in a later one, by as many as have none at the end; else nothing."""
+    layers = {name: int(match[1]) for name in stored if (match := _LAYER.search(name))}
+    full = {layer for name, layer in layers.items() if stored[name][1].any().item()}
+    by = max(layers.values(), default=0) - max(full, default=0)
+    if not by or not full or len(layers) < len(stored):
+        return {}
+    moved = {}
+    for name, (a, b) in stored.items():
+        before = _LAYER.sub(f".{layers[name] - by}.", name, count=1)
+        moved[name] = stored.get(before, (a, b - b))
+    return moved
 
 
 def _worse_end(levels: Sequence[Level]) -> Level | None:

@@ -49,6 +49,8 @@ _NO_TIME = "the time was over before the twin had made its updates"
 UPDATES, FEWEST_UPDATES = 30, 8
 #: Of the time, what the first updates may take: others are compared with as many.
 FIRST = 0.3
+#: Of the time left, what as many of the run's own updates take as there is time for.
+PART = 0.7
 #: Batches on which losses are compared, and the fewest of validation rows.
 HELD, FEWEST_HELD = 10, 3
 #: Of the time, what measuring one model may take: there are four at the least.
@@ -99,8 +101,9 @@ class Reach:
         setting: the one that holds the run back; empty where none does, or none was looked for.
         before, after: its value, and the one in its place, with which the twin's loss is `cured`.
         planned: the updates that a plan is to make; None of a run that was made.
-        whole: the twin's after all of the run's updates, with its own settings; None where the log
-            was computed again step for step, or there was no time.
+        whole: the twin's after all of the run's updates, with its own settings, or after so many
+            (`whole_updates`) that it is far below the run's; None where the log was computed again
+            step for step, or there was no time.
         is_replayed: whether both the first losses of the log and its last one are those that the
             files give: then trainer and file are what they are said to be.
         is_unseen: whether the rows are of the training split, and the twin was trained on others.
@@ -133,6 +136,7 @@ class Reach:
     own_updates: int = UPDATES
     planned: int | None = None
     whole: float | None = None
+    whole_updates: int | None = None
     is_replayed: bool = False
     is_unseen: bool = False
     left_out: str = ""
@@ -196,11 +200,12 @@ class Reach:
 
         A plan is held against it by a few updates, and may have many to make.
         """
-        return (
-            self.planned is None
-            and self.reached <= LITTLE * self.tuned
-            and self.tuned - self.reached >= POOR
-        )
+        return self.planned is None and is_far(self.tuned, self.reached)
+
+    @property
+    def is_far_from_own(self) -> bool:
+        """The same of the twin's with the run's own settings."""
+        return self.whole is not None and is_far(self.tuned, self.whole)
 
     @property
     def answers_rightly(self) -> bool:
@@ -260,6 +265,11 @@ def _reach(run: RunView, models: LoadedModels | None) -> Reach:
     # Of the batches that it was given: with accumulation it made fewer updates of them.
     updates = min(UPDATES, settings.iters)
     return _Measuring(run, models, settings, parts, replay, updates, deadline_of(run)).reach()
+
+
+def is_far(run: float, twin: float) -> bool:
+    """Whether the twin's loss is a small part of the run's, and far below; nats a token."""
+    return twin <= LITTLE * run and run - twin >= POOR
 
 
 def updates_of(settings: Settings) -> int:
@@ -333,7 +343,7 @@ class _Measuring:
         tuned = self._tuned()
         found = self._found(untouched, tuned, first, slow)
         # Before the other rate, since it may take all of the time.
-        whole = None if found.falls_short else self._whole()
+        whole, made = (None, None) if found.falls_short else self._whole(tuned)
         # Not of a run that is past the first by far, or where no twin can be much lower.
         is_past = found.tells and found.shortfall <= -SHORT
         is_there = is_past or tuned.mean <= SHORT * untouched.mean
@@ -343,7 +353,7 @@ class _Measuring:
             raise Missing("the twin's own training on these rows does not stay finite")
         if other.mean < first.mean:
             found = self._found(untouched, tuned, other, fast)
-        found = replace(found, whole=whole)
+        found = replace(found, whole=whole, whole_updates=made)
         if not (found.falls_short or self._is_explained) and found.answers_wrongly:
             found = self._to_the_end(found, untouched, tuned, reference)
         return self._explained(found, reference) if found.falls_short else found
@@ -444,14 +454,27 @@ class _Measuring:
             raise Missing("the time was over before the plan's own updates were made")
         return own
 
-    def _whole(self) -> float | None:
-        """The loss after all of the run's updates, made again; None where the time is too short."""
+    def _whole(self, tuned: _Losses) -> tuple[float | None, int | None]:
+        """The loss after all of the run's updates, made again, or after as many as there is time.
+
+        Fewer only tell where they leave far less than the run has.
+
+        Returns:
+            The loss, and how many updates led to it where they are not all; None for either.
+        """
         is_asked = self.replay is not None and not self.replay.is_step_for_step
         # A trainer that is known to compute something else lacks what mlx-lm's learns.
         if not is_asked or self._is_explained or not says_how(self.run):
-            return None
-        made = self._after_own(self.settings, updates_of(self.settings))
-        return made.mean if made is not None and math.isfinite(made.mean) else None
+            return None, None
+        every, few = updates_of(self.settings), self.updates
+        made, count = self._after_own(self.settings, every), None
+        if made is None:
+            made = self._after_own(self.settings, every, PART)
+            count, self.updates = self.updates, few
+        if made is None or not math.isfinite(made.mean):
+            return None, None
+        is_told = count is None or is_far(tuned.mean, made.mean)
+        return (made.mean, count) if is_told else (None, None)
 
     def _reference(self) -> Settings:
         """The run's rows and layers, with an optimiser, a schedule and a rate that learn."""
@@ -548,12 +571,14 @@ class _Measuring:
     def _own_updates(self, settings: Settings) -> int:
         return min(self.updates, updates_of(settings))
 
-    def _after_own(self, settings: Settings, updates: int | None = None) -> _Losses | None:
+    def _after_own(
+        self, settings: Settings, updates: int | None = None, share: float | None = None
+    ) -> _Losses | None:
         """The same with these settings, as far as mlx-lm takes them."""
         # No more than a run of these settings makes.
         updates = updates or self._own_updates(settings)
         try:
-            return self._after(settings, updates)
+            return self._after(settings, updates, share)
         except InputError:
             return None
 
@@ -616,7 +641,8 @@ class _Measuring:
         changes.append((name, {"lr_schedule": None, "learning_rate": rate}))
         if lora is not None:
             every = {key: value for key, value in lora.items() if key != "keys"}
-            changes.append(("lora_parameters.keys", {"lora_parameters": every}))
+            # Whoever states keys leaves modules out.
+            changes.insert(1, ("lora_parameters.keys", {"lora_parameters": every}))
             undropped = {"lora_parameters": {**lora, "dropout": 0.0}}
             # What a large one does no rate makes good.
             place = 0 if lora["dropout"] >= UNUSUAL else len(changes)

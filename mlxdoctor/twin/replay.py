@@ -50,8 +50,7 @@ class Replay:
             under none.
         best: the same under that reading; as configured without one.
         scale: at which the saved adapter has the log's last loss; None where it has it, or at none.
-        is_turned: whether it has that loss with its factors transposed, as other libraries store
-            them. Only square factors load either way.
+        rearranged: how it has that loss with its factors put otherwise, as `Bench.rearranged`.
         saved_at: the iteration of an earlier validation, the loss of which it has to three digits.
         left_out: what there was no time for, as a clause; else empty.
     """
@@ -66,7 +65,7 @@ class Replay:
     reading: Reading | None
     best: tuple[Level, ...]
     scale: Scale | None = None
-    is_turned: bool = False
+    rearranged: str = ""
     saved_at: int | None = None
     left_out: str = ""
 
@@ -114,12 +113,17 @@ class _Search:
     """The search for the reading under which a bench computes what was recorded."""
 
     bench: Bench
+    _way: str = ""
 
     def replay(self) -> Replay:
         """Compute what was recorded as configured; where it differs, as other trainers do."""
         configured = self.bench.levels(self.bench.usual)
         if not configured and self.bench.is_cut:
             raise Missing("the time was over before a loss was computed again")
+        # Before the search, which may take all of the time.
+        self._way = self._rearranged(configured)
+        if self._way:
+            return self._result(configured, None, configured)
         # Another scale than that of the training explains the reports and the end alike. An end
         # alone has to be exact.
         is_usual = not any(level.misfit for level in configured if level.what == "before")
@@ -246,10 +250,18 @@ class _Search:
             ground.reading if ground is not None else None,
             tuple(levels),
             scale or (self.bench.other_scale(ground, levels) if ground is not None else None),
-            self.bench.is_turned(ground or self.bench.usual, levels),
+            self._way,
             self.bench.saved_at(levels),
             NOT_ALL if is_short and self.bench.recorded.misfit(levels) > 0.0 else "",
         )
+
+    def _rearranged(self, configured: Sequence[Level]) -> str:
+        """As `Bench.rearranged`, whether the log's loss is of whole rows or of answers alone."""
+        for ground in (self.bench.usual, *self._plain):
+            with suppress(InputError):  # rows of text have no prompt
+                if way := self.bench.rearranged(ground, configured):
+                    return way
+        return ""
 
     @cached_property
     def _plain(self) -> tuple[Ground, ...]:

@@ -42,7 +42,8 @@ def recorded_settings(run: RunView, *, assumes_adam: bool = False) -> Settings:
         Missing: it left too little for that, or the reference trainer does not take a value.
     """
     config, model, dataset = run.need(TrainingConfig), run.need(BaseModel), run.need(Dataset)
-    is_enough = assumes_adam and bool(config.learning_rate and config.iters)
+    iters = _of_epochs(config, dataset) or config.iters
+    is_enough = assumes_adam and bool(config.learning_rate and iters)
     if not (config.states_steps or is_enough):
         raise Missing(
             f"{config.path.name} does not say how the run was trained; "
@@ -60,7 +61,7 @@ def recorded_settings(run: RunView, *, assumes_adam: bool = False) -> Settings:
     found = {
         "model": str(model.path.resolve()),
         "data": str(_folder(dataset.path).resolve()),
-        "iters": config.iters or Settings.iters,
+        "iters": iters or Settings.iters,
         "seed": config.seed or 0,
         "train": True,
         TABLE: table,
@@ -69,6 +70,15 @@ def recorded_settings(run: RunView, *, assumes_adam: bool = False) -> Settings:
         return Settings.from_values(values | found, config.path)
     except InputError as error:
         raise Missing(f"the reference trainer does not take it: {error}") from None
+
+
+def _of_epochs(config: TrainingConfig, dataset: Dataset) -> int:
+    """The batches that so many passes over the rows make; 0 where none are stated."""
+    stated = (config.values.get(name) for name in ("epochs", "num_epochs", "num_train_epochs"))
+    passes = next((each for each in stated if isinstance(each, int | float)), 0)
+    train = dataset.splits.get("train")
+    rows = len(train.rows) if train is not None else 0
+    return round(passes * (rows // (config.batch_size or Settings.batch_size)))
 
 
 def _folder(path: Path) -> Path:

@@ -93,7 +93,9 @@ def test_another_scale_the_base_alone_and_factors_stored_the_other_way_round() -
     assert found.findings[0].measured["advised_scale"] == 2.0
     alone = said((None, 0.3), (4.0, 2.0), scale=Scale(20.0, 0.0, 0.301))
     assert severities(alone) == {"base-has-it": "error"}
-    assert severities(said((4.0, 0.3), (4.0, 5.0), is_turned=True)) == {"factors-turned": "error"}
+    for way in ("turned", "moved"):
+        told = severities(said((4.0, 0.3), (4.0, 5.0), rearranged=way))
+        assert told == {f"factors-{way}": "error"}
 
 
 def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:
