@@ -41,9 +41,11 @@ _WITH_OWN_CHECK = frozenset(
 _TABLE = SeriesTable.read("series_facts.toml")
 #: Columns of counts and clocks, and those that other sentences speak of.
 _UNTOLD = re.compile(
-    r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|.*(?:time|seconds|runtime|elapsed).*|eta"
+    r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|val_seconds"
     r"|.*flos|[hms]|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate|ts|timestamp"
 )
+#: Times are told where there is little else.
+_TIME = re.compile(r".*(?:time|seconds|runtime|elapsed).*|eta")
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
 #: and whether anything moved it.
 _FIRST = (
@@ -113,7 +115,8 @@ def _place(name: str, series: Series) -> tuple[float, bool]:
     for known in (own, without_mean(own)):
         if known in _PLACES:
             return _PLACES[known] + behind, is_still
-    return len(_FIRST) - (SCORE.search(name) is not None), is_still
+    behind = 1 if _TIME.fullmatch(name) else 0
+    return len(_FIRST) + behind - (SCORE.search(name) is not None), is_still
 
 
 def _course(name: str, series: Series, unit: str) -> str:

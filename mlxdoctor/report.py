@@ -20,7 +20,7 @@ from mlxdoctor.verdict import (
     Verdict,
 )
 
-#: Rises when a key of `to_dict` up to `suppressed` changes its meaning or goes away.
+#: Rises when a key of `to_dict` changes its meaning or goes away.
 SCHEMA_VERSION = 3
 
 X = TypeVar("X", bound=Exhibit)

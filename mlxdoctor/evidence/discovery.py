@@ -64,6 +64,11 @@ def discover(paths: Iterable[Path], options: Options | None = None) -> RunFiles:
         except (OSError, ValueError):
             # A loop of links and a name with a NUL in it are as good as none.
             raise InputError(path, "there is no such file or folder", "check the path") from None
+    runs = [path for path in dict.fromkeys(paths) if (path / FILE_NAMES[0]).is_file()]
+    if len(runs) > 1:
+        shown = some_of([str(path) for path in runs], MAX_SHOWN)
+        remedy = "name one of them, or judge them all with `mlxdoctor gate`"
+        raise InputError(None, f"{shown} have an adapter each", remedy)
     files = RunFiles(roots=paths, adapter=options.adapter)
     for path in paths:
         files = _folder(files, path) if path.is_dir() else _loose_file(files, path)

@@ -14,7 +14,7 @@ from mlxdoctor.template import duration
 #: Passes over the rows that none makes: a count of steps.
 MANY_PASSES = 1000.0
 #: Warnings and restarts that are told, lines with scores, and characters that are quoted of one.
-MOST, SCORES, SHOWN = 3, 2, 100
+MOST, SCORES, SHOWN = 3, 4, 100
 
 
 def passes_told(log: TrainingLog) -> float:

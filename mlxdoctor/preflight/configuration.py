@@ -117,6 +117,8 @@ def _advised(
         speaking = [finding for finding in findings if finding.code in diagnosed.supporting]
         if change is None or not speaking:
             continue
+        # As in a diagnosis: what was tried before what is usual.
+        speaking.sort(key=lambda finding: diagnosed.supporting.index(finding.code))
         needed = needed_values(speaking)
         # Where findings advise values, those of other keys are no guesses of the cause.
         advised = any(name.startswith(ADVISED) for finding in speaking for name in finding.measured)

@@ -17,7 +17,8 @@ _SCORE = re.compile(
     r"(?:np\.float\d\d\()?[-+*]{0,3}\d"
     r"|\b(?:validation|val|eval)[ _/](?:bpb|bits\w{0,12}|ppl|perplexity|score|reward)\s{0,4}"
     r"[:=]\s{0,9}\d"
-    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d",
+    r"|\b(?:match|success|passed|final|right):\s{1,9}\d{1,6}/\d{1,6}\s\(\d"
+    r"|\b\d{1,6}/\d{1,6}\s(?:succeeded|passed|correct|solved|right)\b",
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"\bweights?\b", re.IGNORECASE)
