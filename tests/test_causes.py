@@ -68,6 +68,17 @@ def test_what_a_cause_misspells_is_told(
     assert (code, said in err) == (2, True)
 
 
+def test_of_too_few_rows_no_fewer_iterations_are_advised() -> None:
+    cause = load_causes().causes["overfitting"]
+    proof = {"learned-targets.memorised": Severity.ERROR}
+    few = {"data-quality.few-rows": Severity.WARNING}
+    seen = cause.seen_with(proof | few)
+    assert seen.title.startswith("There are too few rows")
+    assert seen.change is None
+    for severities in (proof, proof | {"data-quality.few-rows": Severity.INFO}):
+        assert cause.seen_with(severities).change == cause.change
+
+
 def test_every_reading_of_a_faulty_trainer_explains_effects() -> None:
     knowledge = load_causes()
     faulty = {f"replay.{reading.code}" for reading in readings() if not reading.sound}

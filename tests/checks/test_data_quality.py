@@ -280,6 +280,13 @@ def test_words_in_no_order(tmp_path, name):
     assert f"{measured['again']:,} neighbouring words" in outcome.findings[0].message
 
 
+def test_answers_of_four_words_tell_no_order(tmp_path):
+    places = [f"Place{letter}" for letter in "abcde"]
+    rows = [chat(f"{at}", f"{places[at % 5]}: Ann{at % 7} is out") for at in range(200)]
+    outcome, _ = examined(tmp_path, rows)
+    assert "data-quality.words-out-of-order" in outcome.unsought
+
+
 @pytest.mark.parametrize("separator", [" ", ", "])
 def test_key_words_have_no_order_and_need_none(tmp_path, separator):
     rng = random.Random(0)

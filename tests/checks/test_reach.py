@@ -54,6 +54,8 @@ NOT_LEARNED = {"not-what-was-learned": "error", "settings-learn": "info"}
         (1.19, {"whole": 1.0}, {"reached": "info"}),
         (1.21, {"whole": 1.0}, {"not-what-was-learned": "warning"}),
         (2.4, {"whole": 1.0}, {"not-what-was-learned": "error"}),
+        # A part of its updates leaves a small part of its loss.
+        (1.4, {"whole": 0.1, "whole_updates": 200}, NOT_LEARNED),
         (1.21, {"whole": 1.0, "noise": 0.06}, {"reached": "info"}),
         # A twin that is at a third of the loss is not far below it.
         (0.8, {"reached": 0.25, "reached_on_trained": 0.25}, {}),

@@ -13,7 +13,7 @@ from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.models.asked_again import Asked, AskedAgain
 from mlxdoctor.models.forward import answer
-from mlxdoctor.models.generations import Generation, Generations
+from mlxdoctor.models.generations import Generation, Generations, RecordedGenerations
 from mlxdoctor.models.load import load
 from mlxdoctor.models.prompts import Prompt, as_in_the_data, plain_prompt, system_of
 from tests.checks.data_evidence import chat, conversation, write_data
@@ -27,6 +27,9 @@ TOKENIZER = Tokenizer.read(BASE_FOLDER)
 recorded_answers = check_called("recorded-answers")
 
 BASE, TUNED = "The capital of it is Paris", "It is Lima of course"
+
+
+GOOD = "silver badge for Ana (Rome)"
 
 
 def asked(
@@ -292,3 +295,13 @@ def test_a_recorded_prompt_has_its_own_system_prompt(tmp_path: Path, how: str) -
 def test_what_is_wrong_where_the_model_itself_is_right(own: str, recorded: str, hit: bool) -> None:
     evidence = asked(*[recorded] * 8, tuned=own, expected="silver badge for Ana (Rome)")
     assert ("recorded-answers.spoilt" in codes(evidence)) is hit
+
+
+@pytest.mark.parametrize(("right", "hit"), [(6, True), (11, True), (12, False)])
+def test_few_are_asked_again_and_all_that_were_recorded_count(right: int, hit: bool) -> None:
+    """Of 24 recorded answers 8 are asked for again, which the model gives rightly."""
+    given = [GOOD] * right + [BASE] * (24 - right)
+    items = [Generation(f"prompt {i}", None, one, expected=GOOD) for i, one in enumerate(given)]
+    evidence = asked(*given[:4], *given[-4:], tuned=GOOD, expected=GOOD)
+    told = codes(evidence, RecordedGenerations((), tuple(items)))
+    assert ("recorded-answers.spoilt" in told) is hit

@@ -8,6 +8,7 @@ from mlxdoctor.evidence.discovery import discover, separate_runs
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.run_files import resolve
 from mlxdoctor.models.generations import Generations
+from mlxdoctor.safety.errors import InputError
 from tests.conftest import FIXTURES, HEALTHY, RUNS, Copy
 
 
@@ -140,6 +141,13 @@ def test_of_adapters_that_were_resumed_from_each_other_the_last_is_the_run_s(
     files = discover([tmp_path])
     assert files.adapter == tmp_path / "part3" / "adapters.safetensors"
     assert files.config == tmp_path / "part3" / "adapter_config.json"
+
+
+def test_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    first, second = (shutil.copytree(HEALTHY, tmp_path / name) for name in ("first", "second"))
+    with pytest.raises(InputError, match="have an adapter each; name one of them"):
+        discover([first, second])
+    assert discover([first, first / "train.log"]).adapter == first / "adapters.safetensors"
 
 
 def test_of_rows_under_other_names_the_largest_that_is_not_held_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mlxdoctor.evidence.config import TrainingConfig
+from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.reproduce import observe
 from mlxdoctor.reproduce.observe import (
@@ -103,6 +104,15 @@ def test_a_run_of_our_own_trainer_is_made_again_in_its_own_mode() -> None:
     own = {**config.values, "mlxdoctor": {"grad_clip": 1.0, "patience": 3}}
     settings = recorded_settings(RUN.having(replace(config, values=own)))
     assert (settings.mode, settings.grad_clip) == ("exact", 1.0)
+
+
+def test_epochs_are_as_many_batches_as_the_rows_make() -> None:
+    config = RUN.need(TrainingConfig)
+    rows = len(RUN.need(Dataset).splits["train"].rows)
+    values = {key: value for key, value in config.values.items() if key != "iters"}
+    stated = replace(config, values=values | {"epochs": 3, "batch_size": 8})
+    assert recorded_settings(RUN.having(stated)).iters == 3 * (rows // 8)
+    assert recorded_settings(RUN).iters == config.iters
 
 
 @pytest.mark.slow

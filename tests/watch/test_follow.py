@@ -81,6 +81,17 @@ def test_a_log_that_is_cut_or_rotated_goes_on(path: Path, tmp_path: Path) -> Non
     assert ending.alarm.step == 40
 
 
+def test_a_save_from_after_the_onset_is_not_named(path: Path) -> None:
+    """The untouched model's validation was the lowest, and all saves came when it was lost."""
+    losses = "".join(lines([4.8, 5.2, 6.0, 7.0]))
+    files = "a/adapters.safetensors and a/0000040_adapters.safetensors"
+    saved = f"Iter 40: Saved adapter weights to {files}.\n"
+    path.write_text(f"{START}Iter 1: Val loss 4.150, Val took 0.1s\n{losses}{saved}")
+    ending = run(path, at_once=True)
+    assert ending.alarm is not None
+    assert (ending.best.step, ending.best.save) == (1, None)
+
+
 def test_a_history_that_is_written_anew_at_each_save(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     losses = [2.148, 2.609, 4.104, 10.965]
