@@ -190,10 +190,9 @@ def _start(step: TrainingStep, forward: Forward) -> Iterator[Sign | Unsought]:
     elif step.is_contrast:
         yield Unsought(("starts-above-uniform",), "a loss of pairs or of a policy is no mean")
     elif uniform is not None and loss > uniform:
-        # A sum over tokens is a trainer's own choice.
         is_sum, beyond = loss > _SUM * uniform, loss - uniform
         measured |= {"times": loss / uniform, "is_sum": ""} if is_sum else {"beyond": beyond}
-        severity = None if beyond > _ABOVE_UNIFORM and not is_sum else Severity.WARNING
+        severity = None if beyond > _ABOVE_UNIFORM else Severity.WARNING
         yield Sign("starts-above-uniform", measured, severity=severity)
 
 

@@ -196,6 +196,16 @@ def test_a_loss_of_the_wrong_sign_fails_the_assertion(base: tuple[Any, Any]) -> 
         assert_training_step_sound(base[0], loss_fn, (inputs,))
 
 
+@pytest.mark.slow
+def test_a_summed_loss_fails_the_assertion(base: tuple[Any, Any]) -> None:
+    def loss_fn(model: Any, tokens: mx.array) -> mx.array:
+        return nn.losses.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]).sum()
+
+    inputs, _ = next_token_batch(base[1])
+    with pytest.raises(AssertionError, match="as where losses are added up"):
+        assert_training_step_sound(base[0], loss_fn, (inputs,))
+
+
 def soft(logits: mx.array, share: float) -> mx.array:
     targets = mx.softmax(mx.arange(logits.shape[-1]) / 7.0)
     losses = -(nn.log_softmax(logits, axis=-1) * targets).sum(axis=-1)
