@@ -1,14 +1,14 @@
 """Known bugs of mlx and mlx-lm, by what they leave behind.
 
-What it finds. What a public bug of mlx or mlx-lm does to a run: a command that ends with the
-message of the bug. Other checks find adapters that were dropped silently, batches without a target,
-and fewer iterations than an update takes.
+What it finds. What a public bug of mlx or mlx-lm does to a run: gradients that were never applied,
+a command that ends with the message of the bug. Other checks find adapters that were dropped
+silently, batches without a target, and fewer iterations than an update takes.
 
 Why it matters. Settings, data and code can all be right, and the run fails all the same. Then
 only another version helps, and looking for the mistake in one's own files is time lost.
 
-How it is measured. Each bug has a trace that is computed from the run's files: bits of the base,
-the message that a log ends with. A trace counts unless the log or the configuration
+How it is measured. Each bug has a trace that is computed from the run's files: iterations, bits of
+the base, the message that a log ends with. A trace counts unless the log or the configuration
 shows a version without the bug. A version alone is no finding.
 
 When it is wrong. Another trainer can leave the same trace for reasons of its own. The files
@@ -39,6 +39,8 @@ _BUGS = [bug for bug in load_known_bugs().values() if bug.says]
 #: Bits of a word of a quantised weight: DoRA computes the number of inputs as if codes filled it.
 _WORD_BITS = 32
 _SHAPES = re.compile("shape|matmul")
+#: Least share of the iterations that make no update; none of 131 sound runs loses any.
+_LEFT_OVER = 0.1
 
 
 @check(
@@ -59,13 +61,15 @@ def known_bugs(
 ) -> Iterator[Sign]:
     if config is None and log is None:
         raise Inconclusive("there is no configuration or log to look for traces in")
+    traces = {
+        "leftover-accumulation": _leftover_accumulation(config),
+        "dora-odd-bits": _dora_odd_bits(config, base, log),
+    }
     for bug in _BUGS:
         version, source = _version(config, log, bug.package)
         if version is not None and not bug.affects(version):
             continue
-        # The only one that is told by more than its message.
-        of_dora = None if bug.error else _dora_odd_bits(config, base, log)
-        sign = _message(bug.id, bug.error, log) if bug.error else of_dora
+        sign = _message(bug.id, bug.error, log) if bug.error else traces[bug.id]
         if sign is not None:
             shown = f"{version} ({source})" if version is not None else None
             versions = {"versions": bug.versions, "version": shown}
@@ -84,6 +88,20 @@ def _version(
     if package == "mlx-lm" and (is_table or is_recent):
         return _RECENT, "or later, by its log or its configuration"
     return None, ""
+
+
+def _leftover_accumulation(config: TrainingConfig | None) -> Sign | None:
+    """The last iterations, if they are fewer than the accumulation steps: they make no update."""
+    if config is None or not config.describes_training or not config.iters:
+        return None
+    steps = config.grad_accumulation_steps or 1
+    left_over = config.iters % steps
+    share = left_over / config.iters
+    # A run without any update is a finding of the check `schedule`.
+    if config.iters < steps or share < _LEFT_OVER:
+        return None
+    made = {"iters": config.iters, "updates": config.iters // steps, "left_over": left_over}
+    return Sign("leftover-accumulation", {**made, "grad_accumulation_steps": steps, "share": share})
 
 
 def _dora_odd_bits(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fixtures.lab.cases.workshop import SOUND
+from fixtures.lab.cases.workshop import SOUND, copied_run
 from mlxdoctor.api import run_checks
 from mlxdoctor.check import Check
 from mlxdoctor.diagnosis import judge
@@ -33,6 +33,16 @@ def outcome(folder: Path, check: Check = known_bugs, **options: Any) -> Outcome:
 def bugs(result: Outcome) -> dict[str, Finding]:
     """The findings by the bug's name."""
     return {finding.code.split(".")[1]: finding for finding in result.findings}
+
+
+@pytest.mark.parametrize(
+    ("iters", "steps", "severity"),
+    [(600, 4, None), (602, 4, None), (600, 450, "warning"), (609, 70, None), (8, 16, None)],
+)
+def test_batches_left_over(tmp_path: Path, iters: int, steps: int, severity: str | None) -> None:
+    folder = copied_run(tmp_path, iters=iters, grad_accumulation_steps=steps)
+    finding = bugs(outcome(folder)).get("leftover-accumulation")
+    assert (finding.severity.value if finding is not None else None) == severity
 
 
 BIASES = "ValueError: [dequantize] Biases must be provided for affine quantization."
