@@ -31,6 +31,11 @@ from mlxdoctor.measure.text.renames import how_to_rename
             "rename dialog -> messages in every row, or set chat_feature: dialog",
         ),
         ({"content": "a"}, "rename content -> text in every row, or set text_feature: content"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            "rename chosen -> completion in every row; or set completion_feature: chosen; "
+            "mlx_lm.lora leaves rejected out, and a trainer of DPO or ORPO learns from both",
+        ),
         ({"id": 1, "label": 0}, None),
         ({"conversations": "a"}, None),
     ],

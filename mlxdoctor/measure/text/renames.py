@@ -41,7 +41,9 @@ def how_to_rename(row: Mapping[str, Any]) -> str | None:
         features = ", ".join(f"{new}_feature: {old}" for old, new in changed)
         more = keys.get("input", asked)
         joined = f", with the text of {more} added to it where there is some"
-        return f"rename {renames} in every row{'' if more == asked else joined}; or set {features}"
+        others = "; mlx_lm.lora leaves rejected out, and a trainer of DPO or ORPO learns from both"
+        said = f"rename {renames} in every row{'' if more == asked else joined}; or set {features}"
+        return said + (others if "rejected" in keys else "")
     text = _first(keys, _TEXTS)
     if text is not None and isinstance(row[text], str):
         return f"rename {text} -> text in every row, or set text_feature: {text}"
