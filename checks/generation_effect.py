@@ -23,6 +23,7 @@ base model's using `mlxdoctor inspect`. Where answers got worse, see the other c
 """
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 import numpy as np
 
@@ -41,6 +42,8 @@ from mlxdoctor.models.losses import TokenLosses
 
 #: Fewest prompts for an error: on fewer, answers can agree by chance.
 _PROMPTS = 8
+#: Words of an answer that is given word for word.
+_SHORT = 6
 #: Least drop of the overlap of words (F1), and share of the base model's below which too much was
 #: lost; that of a base whose answers are nearly unrelated to the expected ones, so that a drop is
 #: only a warning (1 of 98 sound runs of three base models is an error; 13 without this).
@@ -150,10 +153,13 @@ def _against_expected(
         is_doubtful = overlap.base < _BASE_OVERLAP or has_learned
         yield Sign("worse-than-base", measured, severity=Severity.WARNING if is_doubtful else None)
     elif overlap.differs(1):
+        # Of longer ones few are word for word as somebody wrote them.
+        is_short = median(len(expected) for *_, expected in answers) <= _SHORT
         yield Seen(
             "The tuned model's answers share {tuned_overlap:.0%} of their words with the expected "
-            "ones, the base model's {base_overlap:.0%} ({prompts:* prompt}).",
-            measured,
+            "ones, the base model's {base_overlap:.0%} ({prompts:* prompt}[; {same} are the same "
+            "word for word]).",
+            measured | {"same": measured["tuned_right"] if is_short else None},
             learned=True,
         )
     elif overlap.difference.high < _GAIN:

@@ -237,11 +237,11 @@ class Reach:
         config, log = run.get(TrainingConfig), run.get(TrainingLog)
         if of_preferences(config, log, run.get(Dataset)):
             raise NoSuchThing("pairs and rewards are not learned by their likelihood")
-        if run.options.replay is False:
-            raise Missing("nothing was computed again, because of --no-replay; leave it out")
         is_planned = run.get(PlannedRun) is not None
         if is_planned and not run.options.allow_model:
             raise Missing("no updates were made; make some with --steps")
+        if run.options.replay is False:
+            raise Missing("nothing was computed again, because of --no-replay; leave it out")
         models = None if is_planned else run.need(LoadedModels)
         if models is not None and "tuned" not in models.names:
             raise Missing("the adapter could not be loaded on this base model")
