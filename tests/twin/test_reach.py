@@ -7,12 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.run import Run
 from mlxdoctor.twin import masked_loss
-from mlxdoctor.twin.reach import FEWEST_HELD, Reach, _Measuring
+from mlxdoctor.twin.reach import FEWEST_HELD, Reach, _Losses, _Measuring
 from tests.conftest import BASE, FIXTURES
 from tests.reproduce.real import trained
 
@@ -42,7 +43,43 @@ def test_what_a_faulty_reading_explains_is_not_looked_for() -> None:
         replay: Any = SimpleNamespace(reading=SimpleNamespace(sound=sound), is_step_for_step=False)
         measuring = _Measuring(nothing, nothing, nothing, nothing, replay, 30, math.inf)
         assert measuring._is_explained is not sound
-        assert sound or measuring._whole() is None
+        assert sound or measuring._whole(nothing) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("full", "part", "expected"),
+    [
+        (0.2, None, (0.2, None)),
+        # Of a part of its updates a loss tells that is far below the run's.
+        (None, 0.2, (0.2, 210)),
+        (None, 0.4, (None, None)),
+        (None, None, (None, None)),
+    ],
+)
+def test_all_of_the_run_s_updates_or_as_many_as_there_is_time_for(
+    monkeypatch: pytest.MonkeyPatch,
+    full: float | None,
+    part: float | None,
+    expected: tuple[float | None, int | None],
+) -> None:
+    def losses(mean: float) -> _Losses:
+        return _Losses(np.array([mean]), np.array([1.0]), mean)
+
+    def after(self: _Measuring, settings: Any, updates: int, share: float | None = None) -> Any:
+        assert updates == 300
+        if share is not None and part is not None:
+            self.updates = 210
+        mean = full if share is None else part
+        return None if mean is None else losses(mean)
+
+    monkeypatch.setattr("mlxdoctor.twin.reach.says_how", lambda run: True)
+    monkeypatch.setattr(_Measuring, "_after", after)
+    nothing: Any = None
+    replay: Any = SimpleNamespace(reading=None, is_step_for_step=False)
+    settings: Any = SimpleNamespace(iters=300, grad_accumulation_steps=1)
+    measuring = _Measuring(nothing, nothing, settings, nothing, replay, 30, math.inf)
+    assert measuring._whole(losses(1.4)) == expected
+    assert measuring.updates == 30
 
 
 @pytest.mark.slow
