@@ -44,3 +44,11 @@ def test_the_wheel_has_every_package() -> None:
     listed = set(project["tool"]["setuptools"]["packages"]) - {"mlxdoctor.checks"}
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "mlxdoctor").rglob("__init__.py")}
     assert listed == {".".join(folder.parts) for folder in folders}
+
+
+def test_no_report_says_to_start_again_and_to_keep_a_save() -> None:
+    for path in sorted((ROOT / "reports").glob("*/report.md")):
+        advice = path.read_text().partition("**What to change:**")[2].partition("## ")[0]
+        if "again from the base" in advice:
+            kept = re.findall(r"(?i)earlier checkpoint|saved nearest|better one", path.read_text())
+            assert kept == [], path
