@@ -32,6 +32,13 @@ class T:
         return loss
 """,
     },
+    "checkpoint-of-module": {
+        "a layer of its own": """\
+class M(nn.Module):
+    def __call__(self, x):
+        return mx.checkpoint(self.layer)(x)
+""",
+    },
     "missing-in-mlx": {
         "requires_grad": """\
 def freeze(model):
@@ -94,6 +101,20 @@ def loss(model, t):
 
 #: What it is -> sound code.
 NEAR: dict[str, str] = {
+    "a gradient that is compiled anew for each call": """\
+class T:
+    def step(self, x):
+        gradient = nn.value_and_grad(self.model, lambda: self.loss(x))
+        compiled = mx.compile(gradient) if self.compiles else gradient
+        return compiled()
+""",
+    "a function behind a checkpoint": """\
+class M(nn.Module):
+    def __call__(self, x):
+        def run(weights, x):
+            return self.layer.update(weights)(x)
+        return mx.checkpoint(run)(self.layer.trainable_parameters(), x)
+""",
     "an adapter that load brought": """\
 from mlx_lm import load
 def tool(agent):

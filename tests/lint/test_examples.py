@@ -94,6 +94,16 @@ def test_the_examples_do_what_the_rule_says(code: str) -> None:
     assert observe(run(rule.good)) == good
 
 
+@proof(0.0, True)
+def checkpoint_of_module(example: ModuleType) -> object:
+    """The gradient of a layer behind a checkpoint: zero, or some."""
+    model = example.Model()
+    model.layers = [nn.Linear(4, 4)]
+    _, gradients = nn.value_and_grad(model, lambda x: model(x).square().mean())(mx.ones((2, 4)))
+    size = mx.abs(gradients["layers"][0]["weight"]).sum().item()
+    return size and size > 0.0
+
+
 @proof(True, False)
 def advantage_with_gradient(example: ModuleType) -> bool:
     """Whether a step down the gradient raises the log-probability of a punished sample."""

@@ -81,6 +81,41 @@ def _wrong_gradient(
     Severity.ERROR,
     """
 import mlx.core as mx
+import mlx.nn as nn
+
+class Model(nn.Module):
+    def __call__(self, x):
+        for layer in self.layers:
+            x = mx.checkpoint(layer)(x)
+        return x
+""",
+    {"mx.checkpoint(layer)": "nn.utils.checkpoint(layer)", "import mlx.core as mx\n": ""},
+)
+def checkpoint_of_module(source: SourceFile) -> Hits:
+    """`mx.checkpoint` of a layer, whose parameters get no gradient.
+
+    It differentiates by what the function is called with. The parameters that a module holds are
+    not among that, and their gradients are exactly zero: such layers learn nothing.
+    `nn.utils.checkpoint(layer)` hands them over.
+    """
+    for call in source.calls("mlx.core.checkpoint"):
+        match call.args:
+            case [ast.Name(id=name)] if (loop := source.enclosing(call, ast.For)) is not None:
+                assert isinstance(loop, ast.For), "that is what was asked for"
+                parts = source.names_in(loop.target) if "self" in source.names_in(loop.iter) else ()
+                is_module = name in parts
+            case [ast.Attribute() | ast.Subscript() as part]:
+                is_module = "self" in source.names_in(part) and source.function(part) is None
+            case _:
+                is_module = False
+        if is_module:
+            yield call, "its parameters get no gradient: use nn.utils.checkpoint(layer)"
+
+
+@rule(
+    Severity.ERROR,
+    """
+import mlx.core as mx
 
 def update(model, optimizer, grads):
     lora = {name: grad for name, grad in grads.items() if "lora" in name}

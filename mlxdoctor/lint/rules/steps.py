@@ -106,6 +106,11 @@ def compiled_without_state(source: SourceFile) -> Hits:
     for call in source.calls("mlx.core.compile"):
         if len(call.args) != 1 or _states(call):
             continue
+        # Compiled anew for each call, it holds the weights of that time.
+        uses = list(source.uses_of(call))
+        loops = {id(source.enclosing(node, ast.For, ast.While)) for node in (call, *uses)}
+        if uses and len(loops) == 1 and not isinstance(source.scope(call), ast.Module):
+            continue
         compiled = source.values(call.args[0])
         if len(compiled) == 1 and source.is_call(compiled[0], _GRADIENT):
             yield call, _OF_FIRST
