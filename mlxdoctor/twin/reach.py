@@ -360,9 +360,11 @@ class _Measuring:
 
     @property
     def _is_explained(self) -> bool:
-        """Whether the log's losses are those of a trainer that is not sound."""
-        reading = self.replay.reading if self.replay is not None else None
-        return reading is not None and not reading.sound
+        """Whether a faulty trainer, another scale or factors elsewhere explain the log's losses."""
+        if self.replay is None:
+            return False
+        reading, is_moved = self.replay.reading, bool(self.replay.scale or self.replay.rearranged)
+        return is_moved or (reading is not None and not reading.sound)
 
     def _right(self) -> float:
         """Of the short answers to held-out rows, the share that is right; see `Reach`."""

@@ -40,7 +40,9 @@ def test_nothing_more_is_measured_after_the_deadline(monkeypatch: pytest.MonkeyP
 def test_what_a_faulty_reading_explains_is_not_looked_for() -> None:
     nothing: Any = None
     for sound in (False, True):
-        replay: Any = SimpleNamespace(reading=SimpleNamespace(sound=sound), is_step_for_step=False)
+        replay: Any = SimpleNamespace(
+            reading=SimpleNamespace(sound=sound), scale=None, rearranged="", is_step_for_step=False
+        )
         measuring = _Measuring(nothing, nothing, nothing, nothing, replay, 30, math.inf)
         assert measuring._is_explained is not sound
         assert sound or measuring._whole(nothing) == (None, None)
@@ -75,7 +77,7 @@ def test_all_of_the_run_s_updates_or_as_many_as_there_is_time_for(
     monkeypatch.setattr("mlxdoctor.twin.reach.says_how", lambda run: True)
     monkeypatch.setattr(_Measuring, "_after", after)
     nothing: Any = None
-    replay: Any = SimpleNamespace(reading=None, is_step_for_step=False)
+    replay: Any = SimpleNamespace(reading=None, scale=None, rearranged="", is_step_for_step=False)
     settings: Any = SimpleNamespace(iters=300, grad_accumulation_steps=1)
     measuring = _Measuring(nothing, nothing, settings, nothing, replay, 30, math.inf)
     assert measuring._whole(losses(1.4)) == expected
