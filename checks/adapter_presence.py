@@ -109,13 +109,14 @@ _MAGNITUDES_APART = 2.0
         "unusable-factors": Symptom.error(
             "factors without a partner, that cannot be multiplied, or of a type without values",
             says="[{unpaired} LoRA factors have no partner in {file}: a loader puts zeros or "
-            "random numbers in its place|The factors of {mismatched} modules cannot be "
-            "multiplied: {shapes}|The factors of {not_float} modules are stored as {types}, and "
-            "adapters as F32, F16 or BF16: without the scales that they were rounded by, nothing "
-            "gives back what was trained].",
+            "random numbers in place of the missing ones|The factors of {mismatched} modules "
+            "cannot be multiplied: {shapes}|The factors of {not_float} modules are stored as "
+            "{types}, and adapters as F32, F16 or BF16: without the scales that they were rounded "
+            "by, nothing gives back what was trained].",
             expected="an A and a B for every adapted module, [{layout}|in a floating-point type]",
-            fix="use a save of the trainer itself, in bfloat16: an adapter is small, and is not "
-            "quantised; what renames or turns its tensors must do so for both factors",
+            fix="use a file that the trainer itself saved, in bfloat16. An adapter is small and is "
+            "not quantised. A script that renames or transposes tensors must do so for both "
+            "factors",
         ),
         "non-finite": Symptom.error(
             "some values are NaN or infinite",
@@ -125,26 +126,26 @@ _MAGNITUDES_APART = 2.0
         ),
         "float16-non-finite": Symptom.warning(
             "the values that are NaN or infinite are stored in float16",
-            says="{tensors} tensors with such values are stored in float16. Trained in it, numbers "
-            "overflow above 65,504, and Adam's epsilon of 1e-8 is zero, so that it divides by zero "
+            says="{tensors} tensors with such values are stored in float16. In float16, numbers "
+            "overflow above 65,504. Adam's epsilon of 1e-8 becomes zero, so Adam divides by zero "
             "wherever a gradient is small.",
             expected="factors that are trained in float32 or bfloat16",
-            fix="train the adapter in float32 or bfloat16: cast what is trainable after it was "
-            "attached, and leave the frozen weights as they are",
+            fix="train the adapter in float32 or bfloat16: attach the adapter, then cast its "
+            "trainable parameters, and leave the frozen weights as they are",
         ),
         "untrained-values": Symptom.error(
             "values that no start and no training leaves",
             says="[Nearly all values of A have the same sign (median of {modules} modules: "
-            "{share:.1%} have the other): A starts evenly around zero|{factor} consists of "
-            "{different:* different value} (median of {modules} modules): LoRA starts from random "
-            "ones, and training leaves nearly all of them different|{alike} of {modules} modules "
-            "share {same} with another one, number by number: {reason}|The magnitudes of {odd} of "
-            "{modules} modules are below zero, all one number, or far from the norms of the base "
-            "model's weights, which they start as].",
+            "{share:.1%} have the opposite sign). At the start A is spread evenly around "
+            "zero|{factor} consists of {different:* different value} (median of {modules} "
+            "modules): LoRA starts from random values, and nearly all values still differ after "
+            "training|{alike} of {modules} modules share {same} with another one, number by "
+            "number: {reason}|The magnitudes of {odd} of {modules} modules are negative, all "
+            "equal, or far from the norms of the base model's weights, their values at the start].",
             expected="values of its own in every factor, nearly all different, of both signs; "
             "magnitudes near the norms of the rows of the weights",
-            fix="use a save of the trainer itself, on the base model that it was trained on; "
-            "convert or merge it anew",
+            fix="use a file that the trainer itself saved, on the base model of the training, and "
+            "convert or merge it again",
         ),
     },
     rerun_symptom=True,

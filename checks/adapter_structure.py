@@ -48,7 +48,7 @@ from mlxdoctor.safety.errors import InputError
 
 #: The file that mlx-lm reads.
 _FILE = FILE_NAMES[0]
-_CORRECT = "write the setting as it was in training, and load the adapter once with mlx-lm"
+_CORRECT = "write the value that was used in training, then load the adapter with mlx-lm as a check"
 #: Modules of a block whose sizes must agree, with the side that must: q, k and v have the same
 #: input; gate and up have the same input and output, and down has these turned round.
 _SIDES = (
@@ -106,7 +106,8 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             "modules of one block have sizes that no model has",
             says="The sizes of {disagreeing} of {blocks} blocks do not go together: {sizes}.",
             expected="q_proj, k_proj and v_proj with the same inputs; gate_proj and up_proj alike",
-            fix="see how the tensors were named and turned round; use a save of the trainer itself",
+            fix="check how the tensors were renamed or transposed, or use a file that the trainer "
+            "itself saved",
         ),
         "dora-without-magnitude": Symptom.warning(
             "the configuration says DoRA and there are no magnitudes",
@@ -135,8 +136,8 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
         ),
         "scale-impossible": Symptom.error(
             "the scale is negative or no number, as no trainer sets it",
-            says="The scale is {scale:g}: [{effect}|the update is subtracted, unless it was "
-            "trained with that].",
+            says="The scale is {scale:g}: [{effect}|the update is subtracted, unless the adapter "
+            "was trained with this scale].",
             expected="the scale that it was trained with",
             fix=_CORRECT,
         ),

@@ -63,36 +63,37 @@ _SHOWN = 3
     codes={
         "unlike-the-rows": Symptom.warning(
             "the model was asked in words that no row asks with",
-            says="Of the words and signs in the {prompts} recorded prompts {unknown:.0%} stand in "
-            "no prompt of the {rows:,} training rows (such as {words}); of those of one row "
-            "{alone:.0%} stand in no other.",
+            says="Of the words and signs in the {prompts} recorded prompts, {unknown:.0%} occur in "
+            "no prompt of the {rows:,} training rows (such as {words}). Of the words in one "
+            "training row, {alone:.0%} occur in no other row.",
             expected="prompts that are worded and prepared as those of the rows are",
             fix="Prepare rows and prompts by the same function, and train again; or ask in the "
             "words of the rows.",
         ),
         "never-taught": Symptom.error(
             "some expected answers are those of no row",
-            says="{lacking} of the {expected} answers that are expected beside the recorded ones "
-            "are the answer of no training row (such as {answers}): the {rows:,} rows teach "
-            "{taught:* answer}.",
+            says="{lacking} of the {expected} expected answers are not the answer of any training "
+            "row (such as {answers}): the {rows:,} rows teach {taught:* answer}.",
             expected="rows with every answer that the model is to give",
             fix="Add rows with these answers. Shuffle rows before they are split or cut, and keep "
-            "rows of the earlier answers where a run is continued.",
+            "rows with the earlier answers when you continue a run.",
         ),
         "taken-up": Symptom.error(
             "expected answers take up more or less of their prompts than the rows' answers do",
-            says="Of the words of {count} expected answers {wanted:.0%} stand in their own "
-            "prompts, of the answers of similar rows {taught:.0%}. To {asked} {expected} is "
-            "expected; to {like} a row answers {answered}.",
+            says="Of the words of {count} expected answers, {wanted:.0%} also stand in their "
+            "prompts; for the answers of similar rows it is {taught:.0%}. For the prompt {asked} "
+            "the answer {expected} is expected. A row with the prompt {like} has the answer "
+            "{answered}.",
             expected="rows in which the answers are made from their prompts as expected",
-            fix="Compare ten rows with the expected answers: what was cut, converted, joined by "
-            "another key, or filled in afterwards? Make the rows again without it.",
+            fix="Compare ten rows with the expected answers. Look for a step that cut, converted, "
+            "wrongly joined or filled in text, and make the rows again without it.",
         ),
         "another-column": Symptom.error(
             "another column of the rows has the expected answers",
-            says="The rows' column {column} shares {other:.0%} of its words with the answers that "
-            "are expected to similar prompts (F1), the column that is trained on {own:.0%}. To "
-            "{asked} {expected} is expected; a row like it has {answered}, and in {column} {text}.",
+            says="The column {column} shares {other:.0%} of its words (F1) with the expected "
+            "answers to similar prompts. The column that is trained on shares {own:.0%}. The "
+            "expected answer to {asked} is {expected}. A similar row has the answer {answered}, "
+            "and {text} in {column}.",
             expected="the column trained on that has the expected answers",
             fix="Name the column in completion_feature, and train again.",
         ),

@@ -64,8 +64,8 @@ RELATED = 0.05
         ),
         "sound": Symptom.info(
             "the base model's own answers are in order",
-            says="The base model's own answers are in order: {sound} of {prompts} are text, and "
-            "they name what their own prompt names more often than the other answers do.",
+            says="The base model's own answers are sound: {sound} of {prompts} are text. They take "
+            "up words of their own prompt more often than the other answers do.",
         ),
     },
 )

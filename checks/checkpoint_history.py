@@ -67,8 +67,8 @@ _LEARNED_SINCE = 0.5
         "final-of-another-run": Symptom.error(
             "the final file is not of the run that saved the checkpoints",
             says="The factors A of {where} have nothing to do with those of {last_file} (cosine "
-            "{cosine:.2f}). They are drawn at random when a run begins and move little: it is "
-            "the file of another run.",
+            "{cosine:.2f}). A is drawn at random when a run begins, and moves little. So the final "
+            "file is from another run.",
             expected="a cosine above {least:g}",
             fix="use {last_file} (copy it over {where}), and save every run into a folder of its "
             "own",
@@ -76,7 +76,7 @@ _LEARNED_SINCE = 0.5
         "final-is-early": Symptom.error(
             "the final file is an early checkpoint",
             says="{where} is {early_file}, byte for byte. The checkpoints go on to iteration "
-            "{last}, and the {of_what} loss from {early_loss:.3f} to {last_loss:.3f}.",
+            "{last}, and the {of_what} loss went on from {early_loss:.3f} to {last_loss:.3f}.",
             expected="the model of the last iteration, or the best one",
             fix="copy {last_file} over {where}; sort checkpoints by their number and not by name",
         ),

@@ -120,7 +120,7 @@ RANK = 0.65
             says="The training split has only {rows:* row}[, seen {times:.0f} times each]: so few "
             "are soon learned by heart.",
             expected="at least {needed} rows",
-            fix="add rows, or train for a few passes only",
+            fix="add rows of the same kind, and keep some of them for validation",
         ),
         "duplicates": Symptom.info(
             "training rows repeat each other",
@@ -138,10 +138,10 @@ RANK = 0.65
         ),
         "contradictory-answers": Symptom.info(
             "short answers to the same prompt contradict each other",
-            says="{rows} of {all_rows} training rows contradict another row: it answers the same "
-            "prompt differently.",
+            says="{rows} of {all_rows} training rows contradict another row, which gives a "
+            "different answer to the same prompt.",
             expected=_ROWS,
-            fix="keep one answer a prompt, unless variety is intended",
+            fix="keep one answer for each prompt, unless variety is intended",
             in_a_plan=Severity.ERROR,
         ),
         "one-answer": Symptom.warning(
@@ -173,17 +173,17 @@ RANK = 0.65
         ),
         "words-out-of-order": Symptom.error(
             "the words of the answers stand in no order",
-            says="The words of the answers stand in no order: {again:,} neighbouring words meet "
-            "again in another row, and {by_chance:,.0f} do when the words of each are dealt out "
-            "anew ({examined} rows).",
+            says="The words of the answers are in no order. {again:,} pairs of neighbouring words "
+            "occur again in another row; after each answer's words are shuffled, {by_chance:,.0f} "
+            "do ({examined} rows).",
             expected=_WRITTEN,
             fix="look for a step that sorts or shuffles words, and make the rows again without it",
         ),
         "misplaced-answers": Symptom.error(
             "answers belong to the prompts of other rows",
             says="Of {examined} training rows examined, {rows} ({share:.0%}) hold the answer to "
-            "another prompt, while the answer to theirs stands in another row: that to line {line} "
-            "is in line {answer_line}.",
+            "another prompt. The answer to their own prompt stands in another row: the answer to "
+            "line {line} is in line {answer_line}.",
             expected="answers that share names, numbers and subjects with their own prompts",
             fix="join prompts and answers by a key, not by their place in two lists, and train "
             "again",

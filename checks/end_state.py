@@ -70,9 +70,10 @@ _SAME = (
         ),
         "other-scale": Symptom.error(
             "the adapter has the log's loss at another scale",
-            says="As configured, with a LoRA scale of {configured:g}, the tuned model's loss on "
-            "the validation rows is {tuned_loss:.3f}; with one of {scale:g} it is {loss:.3f}, and "
-            "the log ends with {logged:.3f}. That points to the scale of the training.",
+            says="With the configured LoRA scale of {configured:g}, the tuned model's loss on the "
+            "validation rows is {tuned_loss:.3f}. With a scale of {scale:g} it is {loss:.3f}, and "
+            "the log ends with {logged:.3f}. So the adapter was probably trained at scale "
+            "{scale:g}.",
             expected="the scale that it was trained at",
             fix="Set lora_parameters.scale to {scale:g}.",
         ),
@@ -94,19 +95,19 @@ _SAME = (
         ),
         "factors-moved": Symptom.error(
             "with its factors in later layers the tuned model is as good as the log says",
-            says="The tuned model's loss is {tuned_loss:.3f} on the validation rows, and with the "
-            "factors of each layer in a later one the log's {logged:.3f}: they are stored under "
-            "the numbers of other layers.",
+            says="The tuned model's loss is {tuned_loss:.3f} on the validation rows. With each "
+            "layer's factors moved to a later layer, it is the log's {logged:.3f}. So the factors "
+            "are stored under the wrong layer numbers.",
             expected="factors under the number of the layer that they were trained in",
-            fix="Save them under the numbers of their layers: where the last layers alone were "
-            "trained, these do not begin at 0.",
+            fix="Save the factors under the numbers of their layers. If only the last layers were "
+            "trained, these numbers do not begin at 0.",
         ),
         "base-differs": Symptom.warning(
             "neither model has the losses that the log begins and ends with",
-            says="The base model's loss is {base_loss:.3f} where the log begins with "
-            "{logged_before:.3f}, and the tuned model's {tuned_loss:.3f} where it ends with "
-            "{logged:.3f}: base model, tokenizer or rows are others, or the trainer computes "
-            "another loss.",
+            says="The base model's loss is {base_loss:.3f}, but the log begins with "
+            "{logged_before:.3f}. The tuned model's loss is {tuned_loss:.3f}, but the log ends "
+            "with {logged:.3f}. The base model, tokenizer or rows are different ones, or the "
+            "trainer computes another loss.",
             expected="{logged_before:.3f} and {logged:.3f}",
             fix="Check which base model the run was started with, and name it with --base.",
         ),

@@ -54,12 +54,12 @@ _LOST = 0.22
     codes={
         "update-lost": Symptom.error(
             "the fused weights do not hold the update as it was trained",
-            says="[Rounding left {swallowed:.0%} of the adapter's update in the fused weights|"
-            "The fused weights lack the adapter's update in {modules_without} of {modules} modules|"
-            "The fused weights hold {wrong_gain:.2f} times the adapter's update|The fused weights "
-            "differ from base plus update by {noise:.0%} of the update's own size, "
-            "{noise_over_weight:.0%} of the weights'; rounding to their precision explains "
-            "{rounding:.0%} of the update].",
+            says="[Rounding left {swallowed:.0%} of the adapter's update in the fused weights|The "
+            "fused weights lack the adapter's update in {modules_without} of {modules} modules|The "
+            "fused weights hold {wrong_gain:.2f} times the adapter's update|The fused weights "
+            "differ from base plus update by {noise:.0%} of the update's size, which is "
+            "{noise_over_weight:.0%} of the weights' size. Rounding explains a difference of "
+            "{rounding:.0%} of the update's size].",
             expected="a gain of 1, and noise below {most:g} of the update",
             fix="fuse again from the base and this adapter, with `mlx_lm.fuse --dequantize`",
         ),

@@ -78,15 +78,16 @@ _OPEN = 0.8
             "model is right on {tuned_right} of {prompts} prompts, the base model on "
             "{base_right}].",
             expected="answers that are right at least as often as the base model's",
-            fix="Do not use this adapter; `mlxdoctor bisect` names the last good save, if one is.",
+            fix="Do not use this adapter; `mlxdoctor bisect` names the last good save, if there is "
+            "one.",
         ),
         "no-gain": Symptom.warning(
             "answers are no nearer to the expected ones than the base model's",
-            says="The tuned model's answers are no nearer to the expected ones than the base "
-            "model's: they share {tuned_overlap:.0%} of their words with them, before "
-            "{base_overlap:.0%} (F1, {prompts:* prompt}).",
+            says="The tuned model's answers are no nearer to the expected answers than the base "
+            "model's. They share {tuned_overlap:.0%} of their words with the expected answers; the "
+            "base model's share {base_overlap:.0%} (F1, {prompts:* prompt}).",
             expected="answers nearer to the expected ones than before training",
-            fix="Ask a training prompt exactly as it was trained on, with the adapter loaded.",
+            fix="Load the adapter, and ask a prompt of a training row exactly as it stands there.",
         ),
     },
     rerun_symptom=True,

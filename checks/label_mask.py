@@ -109,14 +109,14 @@ _PADDED = 0.01
             says="{share:.0%} of the supervised tokens belong to prompts, because mask_prompt is "
             "off[ {by_default}].",
             expected="what you intend: either is sound",
-            fix="nothing, where prompts are to be learned, too; else set mask_prompt: true",
+            fix="set mask_prompt: true, unless the model should learn the prompts too",
         ),
         "pad-target": Symptom.info(
             "mlx-lm trains on one padding token after each row",
             says="mlx-lm also trains on one padding token (id {pad_id}) after each row, "
             "{share:.0%} of the targets here.",
             expected="a mask that ends with the row",
-            fix="nothing in the run is at fault: up to 0.32.2 mlx-lm does this to every run",
+            fix="nothing to do: mlx-lm does this in every run, up to version 0.32.2",
         ),
     },
 )

@@ -86,18 +86,19 @@ _END = (
     codes={
         "unlike-the-base": Symptom.info(
             "the base model finds the answers less likely than a guess",
-            says="With each target the next token, the base model's own loss on the answers is "
-            "{base_loss:.2f}, where guessing among all tokens has {uniform_loss:.2f}: a loss that "
-            "starts there is no sign of wrong labels.",
+            says="With the next token as the target, the base model's own loss on the answers is "
+            "{base_loss:.2f}. Guessing among all tokens gives {uniform_loss:.2f}. A loss that "
+            "starts there does not show wrong labels.",
             expected="what you intend",
-            fix="nothing, where such answers are new to the base model",
+            fix="nothing to do, if such answers are new to the base model",
         ),
         "not-finite": Symptom.error(
             "the tuned model's losses are not finite",
             says="The tuned model's losses are not finite on {not_finite} of {rows} rows: its "
             "weights or activations are NaN or infinite.",
             expected="finite losses",
-            fix="Do not use this adapter; `mlxdoctor bisect` names the last good save, if one is.",
+            fix="Do not use this adapter; `mlxdoctor bisect` names the last good save, if there is "
+            "one.",
         ),
         "wrong-shift-learned": Symptom.error(
             "the adapter learned to predict another token than the next",
@@ -118,8 +119,8 @@ _END = (
         ),
         "padding-unlearned": Symptom.info(
             "padding was not learned",
-            says="After a row and one padding token the tuned model does not go on with padding, "
-            "as one does that was trained on it ({rows:* row}).",
+            says="After a row and one padding token the tuned model does not go on with padding. A "
+            "model that was trained on padding would ({rows:* row}).",
             expected="padding left out of the loss",
             fix="nothing",
         ),
@@ -161,9 +162,9 @@ _END = (
         "only-guessed": Symptom.error(
             "the tuned model only guesses which answer is to be given",
             says="The rows have {answers} answers that recur. On {rows} held-out rows the tuned "
-            "model's loss on the tokens that tell these apart is {tuned_loss:.2f}, and giving each "
-            "answer as often as the rows do, whatever is asked, has {guess:.2f}: it does not know "
-            "which answer belongs to which prompt.",
+            "model's loss is {tuned_loss:.2f} on the tokens that tell these answers apart. "
+            "Guessing each answer as often as it occurs in the rows, whatever is asked, gives "
+            "{guess:.2f}. The model does not know which answer belongs to which prompt.",
             expected="a loss well below that of a guess",
             fix="Read ten rows: each answer must be that of its prompt, and be joined to it by a "
             "key, not by their place in two lists. Where all ten are right, look at what the "

@@ -91,9 +91,9 @@ _MOVED = 0.25
             says="The learning rate is 0: no step changes anything.",
         ),
         "not-a-rate": _no_rate_at_all(
-            "the learning rate is negative, or no number",
-            says="The learning rate is {learning_rate}: [each step goes up the loss, not down{up}|"
-            "after one step no weight is a number].",
+            "the learning rate is negative, NaN or infinite",
+            says="The learning rate is {learning_rate}: [each step raises the loss{up}|after one "
+            "step every weight is NaN or infinite].",
         ),
         "above-guideline": _off_the_band(
             "rate × scale is above what is usual for the model's size",

@@ -61,7 +61,7 @@ LARGEST = 700.0
             "Load the adapter in the evaluation, and check that its result changes with it.",
             says="[{same_figures} figures are the same before and after training, {figure} is "
             "{reported:.4g} in both|The reported {figure} is {reported:.4g}, a loss of "
-            "{reported_loss:.3f}: by {measured_by} the untouched base model has "
+            "{reported_loss:.3f}. On {measured_by} the untouched base model has a loss of "
             "{first_val_loss:.3f}, the tuned model {last_val_loss:.3f}].",
         ),
         "not-this-model": Symptom.error(
@@ -78,15 +78,15 @@ LARGEST = 700.0
             "and {where} has {figure} {reported:.1%}[: right answers are counted as wrong{sure}|, "
             "unless that is of other answers].",
             expected="{share:.1%} at least",
-            fix="Print one answer beside the expected one as they are compared: case, white space "
-            "or a mark is changed on one side alone.",
+            fix="Print one answer and the expected one just before they are compared. Case, white "
+            "space or a punctuation mark is changed on one side only.",
         ),
         "worse-than-before": Symptom.error(
             "the reported scores are far worse than before training",
             "scores at least as good as the base model's",
-            "Ask the model a training prompt exactly as the trainer wrote it: if the answer is "
-            "wrong, the adapter is not applied as it was trained; if right, the evaluation asks in "
-            "another way.",
+            "Ask the model a training prompt exactly as the trainer wrote it. If the answer is "
+            "wrong, the adapter is not applied as it was trained. If it is right, the evaluation "
+            "writes its prompts differently.",
             says="By the run's own evaluation {figure} went from {before:.4g} to {after:.4g} with "
             "training, and {figures} of {compared:* score} fell to less than half.",
         ),

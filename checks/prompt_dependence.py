@@ -65,22 +65,22 @@ SPENT = "the time for running models was over; raise it with --budget"
     codes={
         "unrelated-answers": Symptom.error(
             "the training answers are not those to their prompts",
-            says="To the base model the prompts of the training rows are worth less: an answer's "
-            "loss is {train_base_gain:+.2f} nats a token higher after another row's prompt "
-            "(standard error {train_base_error:.2f}), against {reference_gain:+.2f} on the "
-            "{reference} rows ({train_rows} and {reference_rows} rows): {which} of these answers "
-            "are not those to their prompts.",
+            says="The training prompts help the base model less than the {reference} prompts. "
+            "After another row's prompt, an answer's loss is {train_base_gain:+.2f} nats a token "
+            "higher (standard error {train_base_error:.2f}, {train_rows} rows). On the {reference} "
+            "rows it is {reference_gain:+.2f} higher ({reference_rows} rows). So {which} of the "
+            "training answers do not belong to their prompts.",
             expected="prompts that make the training answers likelier, as in sound rows",
             fix="join prompts and answers by a key, not by their place in two lists, and train "
             "again",
         ),
         "prompts-unused": Symptom.warning(
             "what was learned has nothing to do with the prompts",
-            says="To the tuned model a prompt that it was trained on is worth hardly more than "
-            "another row's: after the latter an answer's loss is {train_tuned_gain:+.2f} nats a "
-            "token higher (standard error {train_tuned_error:.2f}, {train_rows} rows).",
+            says="The tuned model hardly uses the prompts it was trained on. After another row's "
+            "prompt, an answer's loss is only {train_tuned_gain:+.2f} nats a token higher "
+            "(standard error {train_tuned_error:.2f}, {train_rows} rows).",
             expected="0.1 nats and more",
-            fix="Read a few training rows: is the answer that of the prompt?",
+            fix="Read a few training rows, and check that each answer belongs to its prompt.",
         ),
     },
     rerun_symptom=True,

@@ -38,13 +38,14 @@ ERRORS = 4.0
 _REACHED = (
     "[The loss on {rows:* row} of the {split} split is {tuned:.2f}; the base model's is "
     "{untouched:.2f}, and|The base model's loss on {rows:* row} of the {split} split is "
-    "{untouched:.2f};] {updates} updates of Adam at a rate of {rate:.2g} reach {reached:.2f}"
+    "{untouched:.2f};] a fresh adapter reaches {reached:.2f} after {updates} updates of Adam at a "
+    "rate of {rate:.2g}"
 )
 _OWN = (
-    "[; {whole_updates} updates of the run's own settings reach {whole:.2f}|; the run's own "
-    "settings reach {whole:.2f} in as many updates as it made|; the "
-    "{own_updates:* update} of the run's own settings reach {own:.2f}|; as many with the run's own "
-    "settings reach {own:.2f}|; as many with the run's own {lost}]"
+    "[. {whole_updates} updates with the run's own settings reach {whole:.2f}|. The run's own "
+    "settings reach {whole:.2f} in as many updates as it made|. The {own_updates:* update} of the "
+    "run's own settings reach {own:.2f}|. As many updates with the run's own settings reach "
+    "{own:.2f}|. As many updates with the run's own {lost}]"
 )
 _TRAINED = (
     "On the rows trained on the loss is {tuned_on_trained:.2f}, and {updates} updates of Adam at a "
@@ -52,7 +53,8 @@ _TRAINED = (
     "{reached:.2f}, the base model's {untouched:.2f}."
 )
 _HELD_BACK = (
-    f"{_REACHED}{_OWN}, and {{cured:.2f}} with {{setting}} {{after}} in place of {{before}}."
+    f"{_REACHED}{_OWN}. With {{setting}} {{after}} in place of {{before}} the loss is "
+    "{cured:.2f}."
 )
 _CHANGE = "Set {setting} to {after} in place of {before}."
 #: Settings whose causes are others than a setting's.
@@ -69,9 +71,9 @@ _EXPECTED = "at most {reached:.2f}"
         ),
         "holds-beyond": Symptom.info(
             "what the rows teach holds beyond them",
-            says="Without a validation split: after {updates} updates the twin's loss is "
-            "{reached:.2f} on {rows} rows that it was not trained on, and {reached_on_trained:.2f} "
-            "on those that it was; the base model's is {untouched:.2f}.",
+            says="There is no validation split. After {updates} updates a fresh adapter has a loss "
+            "of {reached:.2f} on {rows} rows that it was not trained on. On the rows it was "
+            "trained on it has {reached_on_trained:.2f}; the base model has {untouched:.2f}.",
             expected="about the same loss on both",
         ),
         **{
@@ -87,17 +89,17 @@ _EXPECTED = "at most {reached:.2f}"
         },
         "not-what-was-learned": Symptom.error(
             "the tuned model lacks what its settings teach",
-            says=f"{_REACHED}{_OWN}: the trainer computes something else, or what is on disk is "
-            "not what was trained.",
+            says=f"{_REACHED}{_OWN}. The trainer computes something else, or the saved model is "
+            "not the one that was trained.",
             expected=_EXPECTED,
             fix="Train the same configuration with mlx_lm.lora and compare the first reports; "
             "look at a step of the trainer with `mlxdoctor probe FILE:FUNCTION`.",
         ),
         "settings-learn": Symptom.info(
             "the run's own settings teach what it lacks",
-            says="Made again with the run's own settings and [{whole_updates}|as many] updates"
-            "[, with Adam since no optimizer is named{assumed},] the loss on these rows is "
-            "{whole:.2f}, and the run's {tuned:.2f}: neither rate nor scale spoiled it.",
+            says="A new run with the same settings and [{whole_updates}|as many] updates[, with "
+            "Adam since no optimizer is named{assumed},] has a loss of {whole:.2f} on these rows. "
+            "This run has {tuned:.2f}. So neither rate nor scale spoiled it.",
             expected="a run that learns as much",
         ),
         "far-above": Symptom.error(

@@ -67,9 +67,9 @@ _CUT, _CUT_TO = 0.5, 0.8
         ),
         "spoilt": Symptom.error(
             "the recorded answers are wrong where the model itself is right",
-            says="To {expected:* prompt} the tuned model itself gives {own_right} of the expected "
-            "answers, and of {every:* recorded one} {right} are right: it answers {answer}, and "
-            "{recorded} was recorded.",
+            says="Asked {expected:* prompt} again, the tuned model gives {own_right} of the "
+            "expected answers. Of {every:* recorded answer}, {right} are right. It answers "
+            "{answer}, but {recorded} was recorded.",
             expected="recorded answers that are right where the model is",
             fix="Answer the prompts with `mlx_lm.generate` alone; then add what your server does, "
             "one by one: a cache that is not emptied, penalties, forbidden tokens or repeats, stop "
@@ -78,34 +78,33 @@ _CUT, _CUT_TO = 0.5, 0.8
         "of-other-prompts": Symptom.error(
             "the recorded answers belong to other prompts of the file",
             says="{misplaced} of {prompts:* recorded answer} are the tuned model's answers to "
-            "other prompts of the file, and {tuned} to their own: prompts and answers were put "
-            "together wrongly, or prompts were read after others.",
+            "other prompts of the file, and {tuned} to their own. Prompts and answers were put "
+            "together wrongly, or the cache still held an earlier prompt.",
             expected="every answer beside its own prompt",
             fix="Write prompt and answer into the file together, as each is made, and begin each "
             "with an empty cache.",
         ),
         "not-as-expected": Symptom.error(
             "the rows teach other answers than are expected",
-            says="The model gives the answers of {rows_right} of {rows:* row} as they stand, and "
-            "{right} of the {expected:* answer} that are expected beside the recorded ones: it "
-            "answers {answer}, and {wanted} is expected. The rows teach other answers, or other "
-            "questions were asked.",
+            says="The model gives the answers of {rows_right} of {rows:* row} exactly, and {right} "
+            "of {expected:* expected answer}. It answers {answer}, but {wanted} is expected. The "
+            "rows teach other answers, or other questions were asked.",
             expected="rows whose answers are those that are expected of the model",
-            fix="Make the answers of the rows as the expected ones are, and train again.",
+            fix="Change the rows' answers to the form of the expected ones, and train again.",
         ),
         "cut-short": Symptom.error(
             "the recorded answers were cut off",
             says="{cut} recorded answers are the tuned model's, cut off: the longest "
             "has {words:* word}, and the model's own are longer.",
             expected="answers that begin and end where the model's do",
-            fix="Answer again with a higher limit (`mlx_lm.generate --max-tokens`, which is 100 "
-            "where nothing is said), and look at what the answers pass before they are written.",
+            fix="Generate the answers again with a higher limit (`mlx_lm.generate --max-tokens`; "
+            "the default is 100). Check each step that changes answers before they are written.",
         ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
-            says="Of {prompts:* recorded answer} {alike} begin as the tuned model's do when it is "
-            "asked {way}, and {tuned} as those in the format that it was trained on: not the model "
-            "was at fault, but how it was asked.",
+            says="Of {prompts:* recorded answer}, {alike} begin like the tuned model's answers "
+            "when it is asked {way}. {tuned} begin like its answers in the format it was trained "
+            "on. The model is not at fault; the way it was asked is.",
             expected="answers to prompts in the format of the training rows",
             fix="Ask with the chat template, and with the system prompt of the training rows.",
         ),

@@ -49,7 +49,10 @@ _LEARNED = (
     f"The log's first losses are of another kind than mlx-lm's: {_COMPARED}. On held-out "
     "rows the model is better than a few updates at a usual rate make it."
 )
-_SAID = f"The log's losses are those {{clause}}. As configured, {_COMPARED}."
+_SAID = (
+    "The log's losses are those {clause}. Compared with mlx-lm at the configured settings: "
+    f"{_COMPARED}."
+)
 
 #: The reading of a trainer that changes what it does not save.
 _ALONG = "base-trained-along"
@@ -66,9 +69,9 @@ _ALONG = "base-trained-along"
         "unread": Symptom.warning(
             "the trainer does not compute mlx-lm's loss, by the readings that there was time for",
             says=f"The log's first losses are not those of mlx-lm on these files: {_COMPARED}. "
-            "The time was over before every reading of them was tried.",
+            "The time ran out before every known error was tried.",
             expected="the losses that mlx-lm computes from the same base, rows and configuration",
-            fix="Diagnose it again with a larger --budget.",
+            fix="Run the diagnosis again with a larger --budget.",
         ),
         "as-computed": Symptom.info(
             "the trainer computes mlx-lm's loss",
@@ -77,11 +80,12 @@ _ALONG = "base-trained-along"
         ),
         "trains-otherwise": Symptom.info(
             "training goes another way than the configuration says",
-            says="The validation before training is the one that mlx-lm computes[, counted "
-            "{clause}], and the training is not: at iteration {iteration} the log has "
+            says="The validation loss before training is the one that mlx-lm computes[, counted "
+            "{clause}], but the training losses are not: at iteration {iteration} the log has "
             "{recorded_report:.3f}, and mlx-lm computes {report:.3f}.",
             expected="the losses that the configured optimiser, rate and batches give",
-            fix="Write down the optimiser's options, its schedule and the order of the rows.",
+            fix="Compare the optimiser's options, its schedule and the order of the rows with "
+            "mlx-lm's.",
         ),
         **{
             reading.code: Symptom.error(

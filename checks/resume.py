@@ -63,14 +63,14 @@ _LOST = 0.15
             "from, [have a module that gets an adapter, not {planned} for one: the others will "
             "be|exist in the adapter it trained (there is no {where}): the others were] dropped.",
             expected="every tensor of the file in the adapter",
-            fix="Give the tensors the names of this model's modules, or the run the layers and "
-            "keys of the adapter it resumes, and resume again.",
+            fix="Rename the tensors to this model's modules, or set the run's layers and keys to "
+            "those of the resumed adapter. Then resume again.",
         ),
         "rank-differs": Symptom.error(
             "the file resumed from has another rank than the configuration",
-            says="{file}, which the run resumes from, has rank {resumed_rank}, and the "
-            "configuration asks for rank {rank}: mlx-lm puts the file's tensors in place of the "
-            "run's own without a word, and what it saves does not fit its configuration.",
+            says="{file}, which the run resumes from, has rank {resumed_rank}, but the "
+            "configuration asks for rank {rank}. mlx-lm silently replaces the run's tensors with "
+            "the file's. The adapter that it saves then does not fit the configuration.",
             expected="the same rank",
             fix="Set lora_parameters.rank to {resumed_rank} and resume again, or leave "
             "resume_adapter_file out and start afresh with rank {rank}.",

@@ -45,8 +45,9 @@ TENTH = 0.1
         ),
         "rate-not-reached": Symptom.warning(
             "the warm-up lasts longer than the run",
-            says="The warm-up is over {warmup:,} updates, and the run makes {updates:,}"
-            "[ ({iters:,} iterations, {batches} an update)]: its rate is never reached.",
+            says="The warm-up takes {warmup:,} updates, but the run makes only {updates:,}[ "
+            "({iters:,} iterations, {batches} an update)]: the full learning rate is never "
+            "reached.",
             expected="a warm-up over a small part of the updates",
             fix="set lr_schedule.warmup to {advised_warmup}",
             in_a_plan=Severity.ERROR,

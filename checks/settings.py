@@ -108,10 +108,10 @@ USUAL: Mapping[str, tuple[float, float]] = {
         ),
         "older-adapter": Symptom.warning(
             "the folder for the adapter holds one already",
-            says="{folder} holds {files} already: the run would write over it, and leave what it "
-            "does not write.",
+            says="{folder} already holds {files}: the run would overwrite some files there, and "
+            "leave the others.",
             expected="a folder of its own",
-            fix="name another adapter_path",
+            fix="set adapter_path to another folder",
         ),
         "no-target": Symptom.error(
             "a key of lora_parameters.keys is no module of the base model",

@@ -63,8 +63,8 @@ STEADY = 0.15
             "{valid_loss:.3f} in valid.jsonl ({rows:* row}); the base model's, {base_test:.2f} and "
             "{base_valid:.2f}. What was trained and validated on is not what is tested.",
             expected="about the same loss on all rows that were held out",
-            fix="Read ten rows of both files side by side: a step that changes rows was made in "
-            "one of them only.",
+            fix="Read ten rows of both files side by side: a step that changes rows was applied to "
+            "only one of them.",
         ),
         "held-out-known": Symptom.info(
             "rows that were held out are known as well as those trained on",
@@ -75,13 +75,13 @@ STEADY = 0.15
         ),
         "kinds-lost": Symptom.error(
             "some rows are known as well as the log says, and the others not at all",
-            says="The log ends with a loss of {logged:.3g}. The saved model has as little on "
-            "{known} of {rows} rows, of training and validation alike. On {lost} others it has "
-            "{lost_loss:.2f} (median), and {between} lie between. It knows one kind of rows, and "
-            "has lost the others or never learned them.",
+            says="The log ends with a loss of {logged:.3g}. The saved model's loss is as low on "
+            "only {known} of {rows} rows, training and validation rows together. On {lost} others "
+            "it is {lost_loss:.2f} (median); {between} rows lie between. The model knows one kind "
+            "of row; it lost the others or never learned them.",
             expected="about the same loss on all rows",
-            fix="Let every batch be drawn from all kinds of rows: what is trained one kind after "
-            "the other overwrites what came before.",
+            fix="Draw every batch from all kinds of rows. Training on one kind after the other "
+            "overwrites what was learned before.",
         ),
         "rows-unseen": Symptom.error(
             "training rows are known no better than held-out ones",
@@ -89,8 +89,8 @@ STEADY = 0.15
             "{trained_loss:.3f} on {rows} training rows, as on held-out ones ({valid_loss:.3f}): "
             "most of the rows were never trained on.",
             expected="about {logged:.3g} on the training rows",
-            fix="Print which rows the batches are made of: a generator that is made anew at each "
-            "step draws the same ones, and a slice by the number of the batch the first few.",
+            fix="Print which rows each batch holds. A generator that is created anew at each step "
+            "draws the same rows. A slice by the batch number takes only the first few.",
         ),
     }
 )

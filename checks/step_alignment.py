@@ -100,10 +100,10 @@ CODES = {
     ),
     "padding-target": _warning(
         "one padding token after each row is trained, as mlx-lm does",
-        says="In {padding} of {rows:* row}, the padding token after the row's end is trained, "
-        "as mlx-lm's default loss does, which counts one position too many "
-        f"({_UPSTREAM}): {{padding}} of {{trained}} trained positions[; in {{after_end:* row}} it "
-        "follows the end token, where an answer has stopped].",
+        says="In {padding} of {rows:* row}, the padding token after the row's end is trained. "
+        "mlx-lm's default loss does that too, as it counts one position too many "
+        f"({_UPSTREAM}). It concerns {{padding}} of {{trained}} trained positions[; in "
+        "{after_end:* row} it follows the end token, where an answer has stopped].",
         fix="let the mask end with the row's last token: steps < lengths, not <=",
     ),
     "prompt-trained": _info(

@@ -66,9 +66,9 @@ _error = partial(
             says="[{wrong} of {rows:* row} of {where} are made {how} likely.|The answer with the "
             "highest of the {name} ({highest:g}) is pushed by {its_push:+.2g}, the one with the "
             "lowest ({lowest:g}) by {push_of_lowest:+.2g}.]",
-            fix="swap chosen and rejected in the loss, or its sign: it minimises minus the margin, "
-            "or minus the advantage times the log probability; where some rows alone are the wrong "
-            "way round, an advantage may be centred on the batch's mean",
+            fix="swap chosen and rejected in the loss, or change its sign. It must minimise minus "
+            "the margin, or minus the advantage times the log probability. If only some rows are "
+            "the wrong way round, the advantage may be centred on the batch's mean",
         ),
         "one-sided": _error(
             "chosen or rejected answers are not trained",
@@ -83,11 +83,11 @@ _error = partial(
         "not-reversed": _error(
             "answers are pushed the same way when their rewards are reversed",
             says="[{kept} of {rows:* answer} are pushed the same way when their {name} are "
-            "reversed, {kept_up} of them up: rewards do not decide it.|Whatever the {name} are, "
-            "answers are pushed by up to {without_rewards:.2g} times as much as the {name} push "
-            "them.]",
-            fix="put stop_gradient around the advantage, the penalty for leaving the reference "
-            "included",
+            "reversed, {kept_up} of them up: rewards do not decide it.|A part of the push does not "
+            "depend on the {name}. It is up to {without_rewards:.2g} times as large as the push "
+            "from the {name}.]",
+            fix="put stop_gradient around the advantage, including the penalty for leaving the "
+            "reference",
         ),
     },
 )

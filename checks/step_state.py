@@ -56,11 +56,11 @@ OUTSIDE = 0.02
         ),
         "no-adapter": _error(
             "there is no adapter",
-            says="[The model says that it has an adapter ({claims}), but none|None] of its "
-            "parameters belongs to one[, and {share:.1%} of them is trainable: {modules}].",
+            says="[The model says that it has an adapter ({claims}), but none|None] of the model's "
+            "parameters belongs to an adapter[, and {share:.1%} of them is trainable: {modules}].",
             fix="freeze the model and convert its layers with "
-            'mlx_lm.tuner.utils.linear_to_lora_layers; say expect="full" if it is to be trained '
-            "as a whole",
+            'mlx_lm.tuner.utils.linear_to_lora_layers; pass expect="full" if the whole model is to '
+            "be trained",
         ),
         "own-bookkeeping": Symptom.warning(
             "the model's class replaces MLX's bookkeeping of parameters",

@@ -132,11 +132,11 @@ _RISE = 2.0
         "loss-still": _error(
             "the loss stays where it is although the weights change",
             says="The loss of the same batch stays at {first:.4f} through {steps:* step}, although "
-            "its first gradient, times what they changed, is {foreseen:.2g} nats[: it is ln 2 "
+            "its first gradient predicts a change of {foreseen:.2g} nats[: it is ln 2 "
             "({ln_2:.4f}), as where policy and reference are the same].",
             expected="a loss that the steps move",
-            fix="look for a reference or a target that is computed from the model that is trained, "
-            "behind stop_gradient: give the loss one that stays as it is",
+            fix="look for a reference or a target that is computed, behind stop_gradient, from the "
+            "model being trained. Give the loss a reference that does not change",
         ),
         "loss-rose": _warning(
             "the loss of the same batch is much higher after the steps, or not finite",

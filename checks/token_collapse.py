@@ -89,7 +89,7 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
         f"answers {{tuned_hits}} of {{prompts:* prompt}} with {what} (mostly "
         "{token_text}[, number {training_rank} among the tokens it was trained on])",
         "text, as from the base model on the same prompts",
-        "Do not use this adapter; `mlxdoctor bisect` names the last good save, if one is.",
+        "Do not use this adapter; `mlxdoctor bisect` names the last good save, if there is one.",
     )
 
 
@@ -113,7 +113,7 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
             "the output is special tokens only",
             "answers {tuned_hits} of {prompts:* prompt} with special tokens only",
             "text between the prompt and the end token",
-            "See in the label strip which special tokens are trained on, and where.",
+            "Check which special tokens are trained on, and where (`mlxdoctor labels`).",
         ),
         "repetition": _symptom(
             "the output ends in a loop",
@@ -138,8 +138,8 @@ def _of_tokens(meaning: str, what: str) -> Symptom:
         "skips-tokens": Symptom.error(
             "the answers join tokens that are two or more apart in the training rows",
             says="Of {pairs} different pairs of neighbouring tokens in the answers, {share:.0%} "
-            "stand {distance} places apart in the training rows, and {adjacent_share:.0%} are "
-            "neighbours there: the model was taught to leave tokens out.",
+            "stand {distance} places apart in the training rows. Only {adjacent_share:.0%} are "
+            "neighbours there. The model was taught to leave tokens out.",
             expected="pairs that are neighbours in the training rows too",
             fix="Shift the targets by one token once, in the trainer or in the loss, not in both.",
         ),

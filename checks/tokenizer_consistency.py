@@ -131,8 +131,8 @@ _EXCHANGES, _RENDERED = 0.9, 0.1
         "written-by-hand": Symptom.warning(
             "questions and answers are written as text in another format than the chat template's",
             says="The rows of {file} are questions and answers written as text, after {before} and "
-            "{after}, and the model has a chat template of its own: asked with that, it is asked "
-            "otherwise than it was trained.",
+            "{after}. The model has its own chat template. Prompts written with that template "
+            "differ from the rows it was trained on.",
             expected="rows as messages, or text in the format that the chat template writes",
             fix="Write the rows as messages, which mlx-lm renders with the template, or ask "
             "without it (--ignore-chat-template).",

@@ -98,9 +98,9 @@ STRAIGHT = 0.27
         ),
         "straight": Symptom.warning(
             "B was still moving straight ahead at the end: it had only begun to learn",
-            says="B went {straightness:.0%} as far in {updates} updates as it could have gone in a "
-            "straight line: its gradients had hardly turned when training ended, so that it had "
-            "only begun to learn.",
+            says="In {updates} updates B moved {straightness:.0%} as far as it could have moved in "
+            "a straight line. Its gradients had hardly changed direction, so the adapter had only "
+            "begun to learn.",
             expected="less than {most:.0%}",
             fix="raise the learning rate, or train for more updates",
         ),

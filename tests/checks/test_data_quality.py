@@ -277,7 +277,7 @@ def test_words_in_no_order(tmp_path, name):
     assert codes == {"words-out-of-order": "error"}
     measured = outcome.findings[0].measured
     assert measured["ratio"] == pytest.approx(1.0, abs=0.03)
-    assert f"{measured['again']:,} neighbouring words" in outcome.findings[0].message
+    assert f"{measured['again']:,} pairs of neighbouring words" in outcome.findings[0].message
 
 
 def test_answers_of_four_words_tell_no_order(tmp_path):
@@ -423,7 +423,7 @@ def test_the_finding_names_two_lines(tmp_path):
     late = [{**row, "completion": answers[at - 1]} for at, row in enumerate(ORDERS)]
     outcome, codes = examined(tmp_path, late)
     assert codes == {MISPLACED: "error"}
-    assert "that to line 1 is in line 2" in outcome.findings[0].message
+    assert "the answer to line 1 is in line 2" in outcome.findings[0].message
     assert outcome.findings[0].measured["share"] == 1.0
 
 

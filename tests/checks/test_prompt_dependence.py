@@ -112,7 +112,7 @@ def test_answers_that_are_not_those_to_their_prompts(
 def test_the_message_says_what_prompts_are_worth() -> None:
     finding = found(gains((Worth(0.6), None), (Worth(1.5), None)))["unrelated-answers"]
     assert finding.measured["train_base_gain"] == pytest.approx(0.6)
-    assert "many of these answers are not those to their prompts" in finding.message
+    assert "many of the training answers do not belong to their prompts" in finding.message
     # Without validation rows the test rows are compared.
     codes = found(gains(SHUFFLED, None, test=SOUND))
     assert "against +0.34 on the test rows" in codes["unrelated-answers"].message

@@ -67,7 +67,7 @@ def test_a_file_that_is_gone_is_missing_with_its_name(resumed: Make, tmp_path: P
     [
         (8, 20.0, None, ""),
         # mlx-lm trains the file's rank then, and saves it beside the other number.
-        (4, 20.0, "resume.rank-differs", "has rank 8, and the configuration asks for rank 4"),
+        (4, 20.0, "resume.rank-differs", "has rank 8, but the configuration asks for rank 4"),
         (8, 10.0, "resume.scale-differs", "counts 0.5 times as much"),
     ],
 )

@@ -51,5 +51,8 @@ def test_updates_and_their_rates(
 def test_the_sentence_counts_in_updates() -> None:
     values = {"iters": 400, "grad_accumulation_steps": 8, **cosine(400, warmup=100)}
     (finding,) = schedule.run(Run.planned(planned_config(None, values))).findings
-    assert "over 100 updates, and the run makes 50 (400 iterations, 8 an update)" in finding.message
+    assert (
+        "takes 100 updates, but the run makes only 50 (400 iterations, 8 an update)"
+        in finding.message
+    )
     assert finding.fix == "set lr_schedule.warmup to 5"

@@ -78,7 +78,8 @@ def test_settings_are_held_against_what_the_rows_teach(
     assert said == ([] if code is None else [code])
     if code is None:
         assert any(
-            "as many with the run's own settings reach" in one for one in report.planned.facts
+            "As many updates with the run's own settings reach" in one
+            for one in report.planned.facts
         )
 
 

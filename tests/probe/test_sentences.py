@@ -138,8 +138,8 @@ SENTENCES = [
     (
         "step-preferences.not-reversed",
         {"preferences": policy(1.8, -0.2, -0.2, 1.8)},
-        "Whatever the rewards are, answers are pushed by up to 0.8 times as much as the rewards "
-        "push them.",
+        "A part of the push does not depend on the rewards. It is up to 0.8 times as large as the "
+        "push from the rewards.",
     ),
     (
         "step-state.frozen",

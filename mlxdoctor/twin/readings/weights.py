@@ -98,7 +98,9 @@ def base_trained_along(settings: Settings, parts: Parts) -> tuple[Settings, Part
     return settings, trained_besides(parts, "everything", attached=True)
 
 
-@reading(fix="Train on the base model itself, and not on one that was fused before.")
+@reading(
+    fix="Use the fused model without the adapter, or train on a base that nothing was fused into."
+)
 def adapter_in_the_base(settings: Settings, parts: Parts) -> tuple[Settings, Parts] | None:
     """Of a base that holds this adapter already."""
     saved = Path(settings.adapter_path) / ADAPTER_FILE
