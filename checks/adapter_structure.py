@@ -135,7 +135,7 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
             fix=_CORRECT,
         ),
         "scale-impossible": Symptom.error(
-            "the scale is negative or no number, as no trainer sets it",
+            "the scale is negative, NaN or infinite, as no trainer sets it",
             says="The scale is {scale:g}: [{effect}|the update is subtracted, unless the adapter "
             "was trained with this scale].",
             expected="the scale that it was trained with",
@@ -214,7 +214,7 @@ def _as_mlx_lm_loads(
     if scale == 0:
         yield Sign("scale-zero", {"scale": scale}, where=place)
     elif not 0 < scale < math.inf:
-        effect = None if math.isfinite(scale) else "the update, and every output, is no number"
+        effect = None if math.isfinite(scale) else "every output is NaN or infinite"
         yield Sign("scale-impossible", {"scale": scale, "effect": effect}, where=place)
     for names, reason in refused_tensors(adapter, beside, base):
         counts = {"refused": len(names), "tensors": max(len(adapter.modules), len(names))}

@@ -43,8 +43,8 @@ _REACHED = (
 )
 _OWN = (
     "[. {whole_updates} updates with the run's own settings reach {whole:.2f}|. The run's own "
-    "settings reach {whole:.2f} in as many updates as it made|. The {own_updates:* update} of the "
-    "run's own settings reach {own:.2f}|. As many updates with the run's own settings reach "
+    "settings reach {whole:.2f} in as many updates as it made|. The run's own settings reach "
+    "{own:.2f} in {own_updates:* update}|. As many updates with the run's own settings reach "
     "{own:.2f}|. As many updates with the run's own {lost}]"
 )
 _TRAINED = (

@@ -115,7 +115,7 @@ def test_the_message_says_what_prompts_are_worth() -> None:
     assert "many of the training answers do not belong to their prompts" in finding.message
     # Without validation rows the test rows are compared.
     codes = found(gains(SHUFFLED, None, test=SOUND))
-    assert "against +0.34 on the test rows" in codes["unrelated-answers"].message
+    assert "On the test rows it is +0.34 higher" in codes["unrelated-answers"].message
 
 
 def test_what_decides_nothing() -> None:
