@@ -16,8 +16,9 @@ def test_what_is_described() -> None:
     facts = describe(["It is late.", " It is late.\n", "It is la", "The late hou", "It is early."])
     assert (facts.distinct, facts.top_text) == (4, "It is late.")
     assert (facts.cut.length, facts.cut.share) == (13, 1 / 5)
-    facts = describe(["She is here now", "He is at hom", "We are home now"])
-    assert (facts.order.texts, facts.order.words, facts.order.shared) == (3, 12, 2)
+    texts = ["She is here in town now", "He is at hom in bed", "We are home by now today"]
+    facts = describe([*texts, "He is at home now"])
+    assert (facts.order.texts, facts.order.words, facts.order.shared) == (3, 18, 3)
 
 
 @pytest.mark.parametrize("texts", [[""], ["", ""], ["."], ["東京は大"] * 3, ["a\ud7ff", "b"]])

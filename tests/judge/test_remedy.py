@@ -70,9 +70,7 @@ def test_what_a_finding_advises_is_taken_on_the_side_that_the_cause_asks_for(
     assert (fix.after["learning_rate"] if fix is not None else None) == after
 
 
-@pytest.mark.parametrize(
-    "run", ["rate-far-too-high-nan", "rate-too-low", "scale-too-large", "overfitting"]
-)
+@pytest.mark.parametrize("run", ["rate-far-too-high-nan", "rate-too-low", "scale-too-large"])
 def test_every_advice_for_a_key_is_the_one_number_of_the_fix(run: str) -> None:
     report = diagnose([RUNS / run], allow_model=False)
     ((key, after),) = report.fix.after.items()
