@@ -40,6 +40,17 @@ class M(nn.Module):
 """,
     },
     "missing-in-mlx": {
+        "a name that MLX has nowhere": """\
+def save(model):
+    nn.utils.save_safetensors("w.safetensors", dict(model.parameters()))
+""",
+        "a module that MLX has under another name": """\
+def made(rate):
+    return mx.optimizer.Adam(learning_rate=rate)
+""",
+        "an import": """\
+from mlx.core import NoGrad
+""",
         "requires_grad": """\
 def freeze(model):
     for p in model.parameters():
@@ -101,6 +112,25 @@ def loss(model, t):
 
 #: What it is -> sound code.
 NEAR: dict[str, str] = {
+    "names of MLX from all over": """\
+import mlx.optimizers as optim
+from mlx.nn.layers.base import Module
+from mlx.nn.utils import checkpoint
+from mlx.utils import tree_flatten, tree_map
+def step(x):
+    rate = optim.schedulers.cosine_decay(1e-3, 10)
+    y = mx.fast.rms_norm(x, None, 1e-5).astype(mx.float32) + mx.linalg.norm(x)
+    return nn.losses.cross_entropy(y, mx.random.randint(0, 2, (4,))), optim.Adam(rate)
+""",
+    "a name that the file asks for": """\
+def clear():
+    if hasattr(mx, "clear_all"):
+        mx.clear_all()
+    try:
+        mx.forget()
+    except AttributeError:
+        pass
+""",
     "a gradient that is compiled anew for each call": """\
 class T:
     def step(self, x):

@@ -2,6 +2,10 @@
 
 import ast
 import re
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 from mlxdoctor.finding import Severity
 from mlxdoctor.lint.rule import Hits, rule
@@ -14,6 +18,8 @@ IN_PLACE: dict[str, str] = {
     for package, names in shipped("mlxdoctor.lint", "pytorch_names.toml").items()
     for name, instead in names.items()
 }
+#: Packages of MLX whose names are looked for.
+_PACKAGES = ("mlx.core", "mlx.nn", "mlx.optimizers", "mlx.utils")
 #: Packages whose arrays have these methods; a file that imports one may well mean its arrays.
 _OTHERS = frozenset(
     ("torch", "tensorflow", "tinygrad", "paddle", "jittor", "mindspore", "transformers", "keras")
@@ -46,10 +52,11 @@ def step(model, optimizer, inputs, targets):
 """,
 )
 def missing_in_mlx(source: SourceFile) -> Hits:
-    """What PyTorch has and MLX does not.
+    """What MLX does not have: mostly names of PyTorch.
 
     `mx.no_grad`, `nn.CrossEntropyLoss`, `nn.ModuleList`: code carried over from PyTorch reads well
-    and stops at the first such line with an AttributeError. Arrays of MLX keep no gradient: there
+    and stops at the first such line with an AttributeError. Each name is looked for in the MLX that
+    is installed here. Arrays of MLX keep no gradient: there
     is no `loss.backward()` and no `requires_grad`. Gradients are what a function returns that
     `nn.value_and_grad` made, and the optimizer is handed them.
 
@@ -74,25 +81,55 @@ def missing_in_mlx(source: SourceFile) -> Hits:
 
 
 def _names(source: SourceFile) -> Hits:
-    """Names of PyTorch's packages, looked for in those of MLX."""
+    """Names looked for in the packages of MLX that these do not have."""
     names: list[tuple[ast.AST, str]] = [
         (node, f"{node.module}.{alias.name}")
         for node in source.of(ast.ImportFrom)
         for alias in node.names
         if not node.level
     ]
-    lasts = {name.rpartition(".")[2] for name in IN_PLACE}
     names += [
         (node, source.name_of(node))
         for node in source.of(ast.Attribute)
-        if node.attr in lasts and isinstance(node.ctx, ast.Load)
+        # The whole of a dotted name, and not its parts.
+        if isinstance(node.ctx, ast.Load) and not isinstance(source.parent(node), ast.Attribute)
     ]
     for node, name in names:
-        if name not in IN_PLACE:
+        if (missing := _missing(name)) is None:
             continue
         # In a `try`, or below a `hasattr`, the file asks whether the name is there.
         above = source.enclosing(node, ast.Try, ast.If, ast.IfExp)
         while isinstance(above, ast.If | ast.IfExp) and "hasattr" not in ast.unparse(above.test):
             above = source.enclosing(above, ast.Try, ast.If, ast.IfExp)
         if above is None:
-            yield node, f"MLX has no {name}: write {IN_PLACE[name]}"
+            instead = IN_PLACE.get(missing)
+            remedy = f"write {instead}" if instead else "look for what it is called there"
+            yield node, f"MLX has no {missing}: {remedy}"
+
+
+@cache
+def _missing(name: str) -> str | None:
+    """The part of a name, from its beginning, that the MLX installed here lacks; None for none."""
+    root = next((each for each in _PACKAGES if name.startswith(f"{each}.")), "")
+    if not root:
+        return None
+    try:
+        held: object = import_module(root)
+    except ImportError:
+        return name if name in IN_PLACE else None
+    for part in name.removeprefix(f"{root}.").split("."):
+        root = f"{root}.{part}"
+        if not hasattr(held, part) and _spec_of(root) is None:
+            return root
+        held = getattr(held, part, None) or import_module(root)
+        if not isinstance(held, ModuleType):
+            return None
+    return None
+
+
+def _spec_of(name: str) -> object:
+    """The module of that name; None where there is none."""
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError:
+        return None
