@@ -39,6 +39,14 @@ class M(nn.Module):
         return mx.checkpoint(self.layer)(x)
 """,
     },
+    "tied-by-assignment": {
+        "the embedding of a part": """\
+class M(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.head.weight = self.body.embed_tokens.weight
+""",
+    },
     "missing-in-mlx": {
         "a name that MLX has nowhere": """\
 def save(model):
@@ -112,6 +120,10 @@ def loss(model, t):
 
 #: What it is -> sound code.
 NEAR: dict[str, str] = {
+    "weights that another model brought": """\
+def tie(model, other):
+    model.head.weight = other.head.weight
+""",
     "names of MLX from all over": """\
 import mlx.optimizers as optim
 from mlx.nn.layers.base import Module

@@ -94,6 +94,16 @@ def test_the_examples_do_what_the_rule_says(code: str) -> None:
     assert observe(run(rule.good)) == good
 
 
+@proof(False, True)
+def tied_by_assignment(example: ModuleType) -> bool:
+    """Whether one update leaves the head's weights those of the embedding."""
+    model = example.Model()
+    _, gradients = nn.value_and_grad(model, lambda x: model(x).square().mean())(TOKENS)
+    optim.SGD(0.1).update(model, gradients)
+    weight = model.embedding.weight
+    return bool(mx.array_equal(model.get("head", model.embedding).weight, weight).item())
+
+
 @proof(0.0, True)
 def checkpoint_of_module(example: ModuleType) -> object:
     """The gradient of a layer behind a checkpoint: zero, or some."""

@@ -78,6 +78,45 @@ def _wrong_gradient(
 
 
 @rule(
+    Severity.WARNING,
+    """
+import mlx.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(8, 4)
+        self.head = nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def __call__(self, x):
+        return self.head(self.embedding(x))
+""",
+    {
+        "        self.head = nn.Linear(4, 8, bias=False)\n": "",
+        "        self.head.weight = self.embedding.weight\n": "",
+        "self.head(self": "self.embedding.as_linear(self",
+    },
+)
+def tied_by_assignment(source: SourceFile) -> Hits:
+    """Weights that are tied by an assignment, which the first update unties.
+
+    Arrays of MLX are values: after `self.head.weight = self.embedding.weight` there are two
+    parameters that begin alike, get a gradient each, and are saved twice. To use one for both call
+    `self.embedding.as_linear(x)` in place of the head.
+    """
+    for made in source.of(ast.Assign):
+        match made:
+            case ast.Assign(
+                targets=[
+                    ast.Attribute(value=ast.Attribute(value=ast.Name(id="self")), attr="weight")
+                ],
+                value=ast.Attribute(attr="weight") as other,
+            ) if "self" in source.names_in(other):
+                yield made, "the first update unties them: use embedding.as_linear(x) for the head"
+
+
+@rule(
     Severity.ERROR,
     """
 import mlx.core as mx
