@@ -129,7 +129,7 @@ def test_sound_losses_of_pairs(base: Any, batch: Any, loss: Any) -> None:
         (
             dpo(own_scores),
             ["step-update.loss-still"],
-            "is {foreseen:.2g} nats: it is ln 2 (0.6931), as where policy and reference are",
+            "predicts a change of {foreseen:.2g} nats: it is ln 2 (0.6931), as where policy and",
         ),
     ],
 )
