@@ -71,12 +71,14 @@ def test_what_a_cause_misspells_is_told(
 def test_of_too_few_rows_no_fewer_iterations_are_advised() -> None:
     cause = load_causes().causes["overfitting"]
     proof = {"learned-targets.memorised": Severity.ERROR}
-    few = {"data-quality.few-rows": Severity.WARNING}
-    seen = cause.seen_with(proof | few)
-    assert seen.title.startswith("There are too few rows")
-    assert seen.change is None
-    for severities in (proof, proof | {"data-quality.few-rows": Severity.INFO}):
-        assert cause.seen_with(severities).change == cause.change
+    for severity in (Severity.INFO, Severity.WARNING):
+        seen = cause.seen_with(proof | {"data-quality.few-rows": severity})
+        assert seen.title.startswith("There are too few rows")
+        assert seen.change is None
+    assert cause.seen_with(proof).change == cause.change
+    # Before a training nothing was learned yet.
+    planned = cause.seen_with({"data-quality.few-rows": Severity.ERROR})
+    assert "would be learned by heart" in planned.title
 
 
 def test_every_reading_of_a_faulty_trainer_explains_effects() -> None:
