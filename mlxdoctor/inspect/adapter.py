@@ -114,7 +114,8 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
             return "does not fit the base"
     if facts.relative is not None and facts.relative > 1:
         return "larger than its weight"
-    return "ok"
+    # Without the weights that it is added to, no size of an update is too large.
+    return "finite" if base is None else "ok"
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -137,8 +138,9 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _summary(figures: Row) -> list[str]:
+    rows = figures["modules"]
     parts = [
-        f"{len(figures['modules'])} modules",
+        f"{len(rows)} modules",
         f"{figures['parameters']:,} parameters",
         "/".join(figures["dtypes"]) or "no tensors",
         f"{figures['file_bytes'] / 1e6:,.1f} MB",
@@ -152,6 +154,9 @@ def _summary(figures: Row) -> list[str]:
         f"{figures['nonfinite']:,} values are NaN or infinite": figures["nonfinite"],
         f"{figures['other_tensors']} tensors are no LoRA factors": figures["other_tensors"],
         f"{figures['unpaired']} factors or pairs are incomplete or of no use": figures["unpaired"],
-        "there is no complete pair of LoRA factors": not figures["modules"],
+        "there is no complete pair of LoRA factors": not rows,
+        "not judged without --base: whether updates fit the base model or are too large": any(
+            row["verdict"] == "finite" for row in rows
+        ),
     }
     return [line for line, is_told in lines.items() if is_told]

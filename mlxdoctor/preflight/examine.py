@@ -215,7 +215,7 @@ def _facts(run: Run, config: TrainingConfig) -> Iterator[str]:
         passes = iters / (len(train.rows) // batch)
         yield (
             f"{len(train.rows):,} rows in batches of {batch}: {iters:,} iterations are "
-            f"{passes:.2g} passes over them."
+            f"{format(passes, '.2g' if passes < 10 else ',.0f')} passes over them."
         )
     if rows is not None and rows.rows:
         longest = max(len(row.tokens) for row in rows.rows)

@@ -77,6 +77,13 @@ def test_verdicts_on_the_base(tmp_path: Path) -> None:
     }
 
 
+def test_without_its_base_no_size_is_called_ok() -> None:
+    code, (found,) = rows(HEALTHY)
+    assert (code, {row["verdict"] for row in found["modules"]}) == (0, {"finite"})
+    assert "--base" in inspected(HEALTHY)[1]
+    assert "--base" not in inspected(HEALTHY, "--base", BASE)[1]
+
+
 def test_a_whole_model_is_no_adapter() -> None:
     code, (found,) = rows(str(RUNS / "adapter-never-attached"))
     assert code == 1

@@ -134,6 +134,7 @@ def test_a_few_rows_again_and_again_is_told_before(plan: Plan, tmp_path: Path) -
     report = mlxdoctor.preflight(plan(data=str(data)))
     assert readiness(report) is Readiness.NOT_READY
     assert report.root.cause.id == "overfitting"
+    assert "400 iterations are 133 passes" in report.planned.facts[0]
 
 
 @pytest.mark.parametrize("name", ["html", "json", "markdown", "text"])
