@@ -186,7 +186,11 @@ def _load_adapter(model: Any, file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / ADAPTER_FILE).symlink_to(file.resolve())
         (Path(folder) / CONFIG_NAME).write_text(json.dumps(stated))
-        load_adapters(model, folder)
+        try:
+            load_adapters(model, folder)
+        except ValueError as error:
+            # It speaks of the folder that it was shown.
+            raise ValueError(str(error).replace(folder, file.name)) from error
         # Read now: the link is gone afterwards.
         named = tree_flatten(model.parameters())
         mx.eval([value for name, value in named if name.rsplit(".", 1)[-1] in ADAPTER_LEAVES])

@@ -137,6 +137,7 @@ def test_a_refused_adapter_is_evidence(splits: list[SupervisedRows]) -> None:
     loaded = models.load(BASE, RUNS / "adapter-not-loaded" / "adapters.safetensors")
     assert "not an adapter parameter" in loaded.load_failure
     assert "more like it" in loaded.load_failure
+    assert "Adapter at adapters.safetensors" in loaded.load_failure
     produced = generations.produce(loaded, TOKENIZER, prompts_for(None, TOKENIZER))
     assert (produced.items, produced.load_failure) == ((), loaded.load_failure)
     losses = Meter(loaded, TOKENIZER).measure(splits[:1], max_rows=8)
