@@ -123,6 +123,16 @@ def test_of_equal_causes_that_of_a_setting_comes_first() -> None:
         assert ranked[0].cause.id == first
 
 
+def test_a_refusal_that_follows_from_a_resumed_rank_is_no_cause_of_its_own() -> None:
+    refused = outcome("adapter-structure", "tensors-refused")
+    outcomes = [refused, outcome("generation-effect", "adapter-refused")]
+    assert judge(outcomes).diagnosis[0].cause.id == "adapter-not-loaded"
+    judged = judge([*outcomes, outcome("resume", "rank-differs")])
+    assert judged.diagnosis[0].cause.id == "resume-mismatch"
+    (covered,) = [one for one in judged.coverage if one.cause == "adapter-not-loaded"]
+    assert covered.status is CauseStatus.POSSIBLE
+
+
 def test_a_finding_may_have_words_of_its_own_for_a_cause() -> None:
     table = '[causes.rate.called."config.fast"]\ntitle = "Backwards"\n\n[causes.zero]'
     knowledge = parse_causes(TABLE.replace("[causes.zero]", table))

@@ -115,7 +115,7 @@ def _verdict(module: LoraModule, facts: ModuleFacts, base: BaseModel | None) -> 
     if facts.relative is not None and facts.relative > 1:
         return "larger than its weight"
     # Without the weights that it is added to, no size of an update is too large.
-    return "finite" if base is None else "ok"
+    return "finite" if facts.relative is None else "ok"
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -155,7 +155,7 @@ def _summary(figures: Row) -> list[str]:
         f"{figures['other_tensors']} tensors are no LoRA factors": figures["other_tensors"],
         f"{figures['unpaired']} factors or pairs are incomplete or of no use": figures["unpaired"],
         "there is no complete pair of LoRA factors": not rows,
-        "not judged without --base: whether updates fit the base model or are too large": any(
+        "not judged without the base's weights (--base): whether updates are too large": any(
             row["verdict"] == "finite" for row in rows
         ),
     }

@@ -1,5 +1,6 @@
 """A recorded run made again: from its base, rows, configuration and seed, within a time."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -75,7 +76,8 @@ def recorded_settings(run: RunView, *, assumes_adam: bool = False) -> Settings:
 def _of_epochs(config: TrainingConfig, dataset: Dataset) -> int:
     """The batches that so many passes over the rows make; 0 where none are stated."""
     stated = (config.values.get(name) for name in ("epochs", "num_epochs", "num_train_epochs"))
-    passes = next((each for each in stated if isinstance(each, int | float)), 0)
+    numbers = [float(each) for each in stated if isinstance(each, int | float) and each is not True]
+    passes = next(filter(math.isfinite, numbers), 0.0)
     train = dataset.splits.get("train")
     rows = len(train.rows) if train is not None else 0
     return round(passes * (rows // (config.batch_size or Settings.batch_size)))

@@ -113,6 +113,9 @@ def test_epochs_are_as_many_batches_as_the_rows_make() -> None:
     stated = replace(config, values=values | {"epochs": 3, "batch_size": 8})
     assert recorded_settings(RUN.having(stated)).iters == 3 * (rows // 8)
     assert recorded_settings(RUN).iters == config.iters
+    for broken in (float("inf"), float("nan"), True, "three"):
+        stated = replace(config, values={**config.values, "epochs": broken})
+        assert recorded_settings(RUN.having(stated)).iters == config.iters
 
 
 @pytest.mark.slow
