@@ -150,8 +150,13 @@ def _item(
     # A run that failed never passes, whichever of its findings is an error.
     is_bad = report.verdict is Verdict.UNHEALTHY and is_open and not fails
     is_bad &= rules.fail_on != "never" and not report.unreadable
-    # A verdict may rest on what was accepted.
-    is_bad &= all(held.ruling != "suppressed" for held in gated)
+    # A verdict may rest on what was accepted: on an error, or on what its first cause has.
+    basis = report.diagnosis[0].supporting if report.diagnosis else ()
+    is_bad &= not any(
+        held.finding.severity is Severity.ERROR or held.finding.code in basis
+        for held in gated
+        if held.ruling == "suppressed"
+    )
     is_refused = is_bad or (bool(suspicion) and rules.suspect == "fail")
     if fails or is_refused:
         status = ItemStatus.FAILED

@@ -21,6 +21,7 @@ LARGE = found("weight-drift.exploded", "warning")
 GROWN = found("weight-drift.exploded")
 ZERO = found("learning-rate.zero")
 NOTE = found("memory.slow", "info")
+OLDER = found("loss-trend.overfitting", "info")
 IGNORE = '[[ignore]]\ncode = "learning-rate.zero"\nreason = "a test of ours"\n'
 
 REQUIRED = 'require = ["loss-trend"]'
@@ -80,18 +81,18 @@ def test_what_becomes_of_an_item_and_why(
 
 
 @pytest.mark.parametrize(
-    ("text", "status"),
+    ("text", "beside", "status"),
     [
-        ("", "failed"),
-        ('fail-on = "never"', "passed"),
-        # A verdict may rest on what was accepted.
-        (IGNORE, "passed"),
+        ("", [], "failed"),
+        ('fail-on = "never"', [], "passed"),
+        # A verdict may rest on what was accepted, and not on just anything that was.
+        (IGNORE, [ZERO], "passed"),
+        (IGNORE.replace("learning-rate.zero", "loss-trend.overfitting"), [OLDER], "failed"),
     ],
 )
 def test_a_run_that_failed_by_warnings_alone_does_not_pass(
-    tmp_path: Path, text: str, status: str
+    tmp_path: Path, text: str, beside: list[dict[str, Any]], status: str
 ) -> None:
-    beside = [ZERO] if text == IGNORE else []
     data = report(LARGE, *beside, verdict="unhealthy")
     item = judged(policy(tmp_path, text), "a", data).item
     assert item.status == status
