@@ -144,12 +144,15 @@ def render(result: GateResult) -> str:
 
 
 def _gated(result: GateResult) -> Iterator[tuple[GateItem, GatedFinding, int]]:
-    """Each code of an item that is more than a note: its first finding, and how many follow it."""
+    """Each code of an item that is more than a note: its first finding, and how many follow it.
+
+    What was accepted stands apart from what was not.
+    """
     for item in {item.path: item for item in result.items}.values():
-        by_code: dict[str, list[GatedFinding]] = {}
+        by_code: dict[tuple[str, str], list[GatedFinding]] = {}
         for held in item.findings:
             if held.ruling != "noted" or held.finding.severity is not Severity.INFO:
-                by_code.setdefault(held.finding.code, []).append(held)
+                by_code.setdefault((held.finding.code, held.ruling), []).append(held)
         for first, *others in by_code.values():
             yield item, first, len(others)
 

@@ -109,6 +109,23 @@ def test_suppressed_findings_stay_with_their_reason() -> None:
     assert not any("suppressions" in one for one in plain["results"])
 
 
+def test_an_accepted_finding_hides_none_of_its_code_that_fails() -> None:
+    item = gated_runs.item(COLLAPSED)
+    failing = next(held for held in item.findings if held.ruling == "fails")
+    known = replace(
+        failing,
+        finding=replace(failing.finding, where="another module", fingerprint=""),
+        ruling="suppressed",
+        suppressed_by="baseline",
+    )
+    both = replace(item, findings=(known, *item.findings))
+    run = run_of(sarif.render(GateResult((both,), None)))
+    results = [one for one in run["results"] if one["ruleId"] == failing.finding.code]
+    assert [bool(one["suppressions"]) for one in results] == [True, False]
+    hashes = {one["partialFingerprints"]["primaryLocationLineHash"] for one in results}
+    assert len(hashes) == 2
+
+
 def test_paths_are_from_the_checkout_where_the_job_runs_below_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
