@@ -73,7 +73,9 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
     def _left(self, now: float, done: int, total: int) -> str:
         """The time that is left, in words; "" where nothing tells."""
         if self._most is not None:
-            return f"at most {max(self._most - (now - self._started), 0.0):.0f} s left"
+            # What is not of models may take longer.
+            left = self._most - (now - self._started)
+            return f"at most {left:.0f} s left" if left > 0.0 else ""
         each = (now - self._label[1]) / done if done > 0 else 0.0
         return f"about {each * (total - done):.0f} s left" if each > 0.0 and total > done else ""
 

@@ -74,6 +74,8 @@ def test_the_bar_is_that_of_the_whole_where_its_time_is_known(
     text = written(monkeypatch, Terminal(), [(30.0, "a", 1, 2), (30.0, "b", 7, 8)], most=120.0)
     assert f"[{'#' * 6:<24}] at most 90 s left; a 1/2" in text
     assert f"[{'#' * 12:<24}] at most 60 s left; b 7/8" in text
+    # It took longer: no time is promised.
+    assert f"[{'#' * 24}] a 1/2" in written(monkeypatch, Terminal(), [(30.0, "a", 1, 2)], most=20.0)
 
 
 def test_what_is_said_stays_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
