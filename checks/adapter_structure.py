@@ -27,6 +27,7 @@ then load it once with mlx-lm.
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -58,6 +59,8 @@ _SIDES = (
 )
 #: Ending of modules that are linear layers in all architectures; others may be bare parameters.
 _LINEAR = "_proj"
+#: A module as llama.cpp names it.
+_GGUF = re.compile(r"blk\.\d+\.")
 _NAME_THE_BASE = "name the base model that the adapter was trained on"
 
 
@@ -143,10 +146,12 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
         ),
         "another-format": Symptom.warning(
             "mlx-lm can't load the file as it is",
-            says=f"[{{peft}} is an adapter in PEFT's format, which mlx-lm does not load|The "
-            f"adapter is called {{file}}, and mlx-lm looks for {_FILE}].",
+            says="[{peft} is an adapter in PEFT's format, which mlx-lm does not load|Modules have "
+            "the names of a GGUF file ({gguf}), which mlx-lm does not know|The adapter is called "
+            f"{{file}}, and mlx-lm looks for {_FILE}].",
             expected=f"{_FILE} with mlx-lm's names, and its {CONFIG_NAME}",
-            fix=f"convert it with `mlxdoctor convert`, or call the file {_FILE}",
+            fix="[give the modules their names in the base model, as {gguf_as}: GGUF files also "
+            f"turn the factors round|convert it with `mlxdoctor convert`, or call it {_FILE}]",
         ),
     },
     rerun_symptom=True,
@@ -154,6 +159,12 @@ _NAME_THE_BASE = "name the base model that the adapter was trained on"
 def adapter_structure(
     adapter: Adapter, config: TrainingConfig | None, base: BaseModel | None
 ) -> Iterator[Sign | Unsought]:
+    named = (*(module.name for module in adapter.modules), *adapter.mismatched)
+    if gguf := next(filter(_GGUF.match, named), None):
+        example = "model.layers.0.self_attn.q_proj"
+        names = {"gguf": gguf, "gguf_as": example}
+        yield Sign("another-format", names, adapter.path.name, severity=Severity.ERROR)
+        return
     if adapter.modules:
         yield from _as_mlx_lm_loads(adapter, config, base)
     if config is not None and config.fine_tune_type == "full":

@@ -13,7 +13,7 @@ from mlxdoctor.evidence.discovery import discover
 from mlxdoctor.evidence.kind import Missing, NoSuchThing, NotThere, Progress
 from mlxdoctor.evidence.options import Options
 from mlxdoctor.evidence.other_runs import PlannedRun
-from mlxdoctor.evidence.run_files import RunFiles, resolve
+from mlxdoctor.evidence.run_files import RunFiles, resolve, resolve_file
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.evidence.tuned_model import TunedModel
 from mlxdoctor.measure.weights.changed_tensors import may_be_fused
@@ -86,6 +86,9 @@ class Run:
         config = self.get(TrainingConfig)
         log = self.get(TrainingLog) if config is None else None
         header = log.notes.header if log is not None else {}
+        stated = resolve_file(header.get("configuration", ""), self.files.roots)
+        if stated is not None and self.files.config is None:
+            return replace(self, files=replace(self.files, config=stated), _cache={})._followed()
         model = config.model if config is not None else header.get("model")
         data = config.data if config is not None else header.get("dataset")
         files, roots = self.files, self.files.roots

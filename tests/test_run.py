@@ -8,6 +8,7 @@ import pytest
 from mlxdoctor.check import discover
 from mlxdoctor.evidence.adapter import Adapter
 from mlxdoctor.evidence.base_model import BaseModel
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.evidence.metrics import ReportedMetrics
@@ -49,6 +50,15 @@ def test_of_several_data_folders_it_is_the_one_that_the_run_was_made_with(tmp_pa
     assert Run.discover([tmp_path]).need(Dataset).path.name == "spring"
     named = Run.discover([tmp_path], data=tmp_path / "data")
     assert named.need(Dataset).path.name == "data"
+
+
+def test_a_log_that_is_named_alone_names_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: someone/small\niters: 60\nlearning_rate: 1e-5\n")
+    log = tmp_path / "train.log"
+    log.write_text("Loading configuration file config.yaml\nIter 1: Val loss 4.2, Val took 1.0s\n")
+    assert Run.discover([log]).need(TrainingConfig).model == "someone/small"
+    (tmp_path / "config.yaml").write_text("[")
+    assert Run.discover([log]).get(TrainingConfig) is None
 
 
 def test_every_source_is_read_once_and_has_the_hash_of_its_file(run: Run) -> None:

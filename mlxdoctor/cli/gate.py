@@ -143,7 +143,9 @@ def command(  # noqa: PLR0917 - click passes every option by name
             options=options,
             progress=progress,
         )
-    result = replace(result, hidden=None if hidden is None else str(hidden))
+    # What the policy extends holds too.
+    is_hidden = hidden is not None and hidden.parent != policy.root
+    result = replace(result, hidden=str(hidden) if is_hidden else None)
     if new_file is not None:
         content = baseline_text(known).encode()
         write_files(new_file.parent, {new_file.name: content})

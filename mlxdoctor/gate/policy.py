@@ -58,6 +58,7 @@ class Policy:
 
     Attributes:
         root: the folder that paths are relative to.
+        source: its file; of one that extends another, its own.
         overrides: paths, and the fields of `Rules` that are others there.
         base, data, budget: of items that do not name their own, as for `mlxdoctor diagnose`.
     """

@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from difflib import get_close_matches
 from itertools import chain
@@ -59,6 +60,8 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
 }
 #: Keys that hold for all items alike; all but the seconds are paths from the policy's folder.
 _OF_THE_WHOLE = {"baseline": str, "base": str, "data": str, "budget": float}
+#: The key that names a policy further up, which holds where this one says nothing.
+_EXTEND = "extend"
 #: Keys whose values name a check, or a code as well.
 NAMED = {"require": "check", "fail": "code", "code": "code"}
 
@@ -102,8 +105,9 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
     checks = {check.name: check.codes for check in discover()}
     names = {"check": checks.keys(), "code": {*checks, *chain(*checks.values())}}
     rules = _kinds(Rules)
-    kinds = {**rules, **_OF_THE_WHOLE, "override": list, "ignore": list}
+    kinds = {**rules, **_OF_THE_WHOLE, _EXTEND: str, "override": list, "ignore": list}
     values = _parsed(table, kinds, names)
+    above = values.pop(_EXTEND, None)
     overrides = []
     for number, part in enumerate(values.pop("override", ()), 1):
         where = f"override {number}: "
@@ -119,13 +123,48 @@ def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
     root = path.resolve().parent
     whole = {key: values.pop(key) for key in _OF_THE_WHOLE if key in values}
     places = {key: root / value for key, value in whole.items() if key != "budget"}
-    return Policy(
+    own = Policy(
         root=root,
         source=path,
         rules=Rules(**values),
         overrides=tuple(overrides),
         ignores=tuple(Ignore(**ignore) for ignore in ignores),
         **{**whole, **places},
+    )
+    if above is None:
+        return own
+    if (root / above).resolve().parent not in root.parents:
+        remedy = "name the mlxdoctor.toml or pyproject.toml of a folder above it"
+        raise InputError(None, f"{_EXTEND} names no policy further up", remedy)
+    return _extended(read_policy(root / above), own, values)
+
+
+def _extended(above: Policy, own: Policy, stated: Mapping[str, Any]) -> Policy:
+    """The policy above with what one below states, which holds in the folder of the latter.
+
+    Args:
+        stated: the fields of its general rules that it states.
+    """
+    folder = own.root.relative_to(above.root).as_posix()
+
+    def below(patterns: Patterns) -> Patterns:
+        # As in a .gitignore, a pattern without a slash matches in every folder.
+        anywhere = ["" if "/" in each.rstrip("/") else "**/" for each in patterns]
+        pairs = zip(anywhere, patterns, strict=True)
+        return tuple(f"/{folder}/{before}{each.removeprefix('/')}" for before, each in pairs)
+
+    every = ("**",)
+    overrides = [(every, stated), *own.overrides] if stated else own.overrides
+    ignores = (replace(ignore, paths=below(ignore.paths or every)) for ignore in own.ignores)
+    return replace(
+        above,
+        source=own.source,
+        overrides=(*above.overrides, *((below(paths), rules) for paths, rules in overrides)),
+        ignores=(*above.ignores, *ignores),
+        baseline=own.baseline or above.baseline,
+        base=own.base or above.base,
+        data=own.data or above.data,
+        budget=own.budget or above.budget,
     )
 
 

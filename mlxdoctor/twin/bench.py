@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import RunView
 from mlxdoctor.models.load import LoadedBase, LoadedModels
 from mlxdoctor.models.losses import ratio
@@ -33,6 +34,8 @@ SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128
 #: Of the time left, what one validation may take: the reports on training need most of it where
 #: models are slow. And batches of one that is cut: fewer do not tell how they differ.
 OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
+#: Batches of a validation of which nothing says how many it had: in short runs people set few.
+UNSAID = 4
 #: Of the time to train, what the replay takes: the rest is for what the rows teach.
 SHARE = 0.5
 
@@ -84,6 +87,7 @@ class Bench:
     """Where a run's losses are computed again, until the deadline.
 
     Attributes:
+        is_counted: whether the run's configuration says how many batches its validations had.
         is_cut: whether a validation was cut short: batches of it tell a loss, and no reading.
     """
 
@@ -92,6 +96,7 @@ class Bench:
     usual: Ground
     tokenizer: Any
     deadline: float
+    is_counted: bool = True
     is_cut: bool = False
     _measured: dict[int, tuple[Ground, tuple[Level, ...]]] = field(default_factory=dict)
 
@@ -104,7 +109,9 @@ class Bench:
         if not says_how(run):
             # Validations alone can be computed again.
             recorded = replace(recorded, reports=())
-        return cls(models, recorded, Ground(usual.settings, usual.parts), usual.tokenizer, deadline)
+        ground = Ground(usual.settings, usual.parts)
+        is_counted = run.get(TrainingConfig) is not None
+        return cls(models, recorded, ground, usual.tokenizer, deadline, is_counted)
 
     @property
     def is_late(self) -> bool:
@@ -170,7 +177,8 @@ class Bench:
         # Drawn before the validation, as in mlx-lm: both draw from one generator there.
         next(made.train(rows.train))
         batches = list(made.evaluation(held, settings.val_batches))
-        planned, batches = len(batches), batches[:count]
+        planned = len(batches) if self.is_counted else min(len(batches), UNSAID)
+        batches = batches[:count]
         now = time.monotonic()
         until = now + OF_THE_TIME * (self.deadline - now)
         pace = Pace(min(FEWEST_BATCHES, len(batches)), self.deadline, until)

@@ -223,6 +223,15 @@ def test_sizes(
     assert messages(block_of(tmp_path, block, sizes, experts)) == told
 
 
+def test_names_of_a_gguf_file(tmp_path: Path) -> None:
+    named = {"blk.2.attn_q.weight": (96, 96), "blk.3.attn_q.weight": (96, 96)}
+    (found,) = examine(tmp_path, lora(named), base=None).findings
+    assert (found.code, found.measured["gguf"]) == (
+        "adapter-structure.another-format",
+        "blk.2.attn_q.weight",
+    )
+
+
 def test_what_peft_wrote() -> None:
     assert messages(Adapter.read(FIXTURES / "adapters" / "peft-written")) == []
 

@@ -131,3 +131,48 @@ def test_an_override_replaces_what_it_names_and_the_later_one_wins(tmp_path: Pat
     assert (old.require, old.fail_on, old.fail) == ((), "error", {"score"})
     both = read.rules_for("old/b")
     assert (both.require, both.fail_on) == ((), "never")
+
+
+def test_a_policy_extends_one_further_up_and_holds_below_its_own_folder(tmp_path: Path) -> None:
+    policy(
+        tmp_path,
+        """
+        require = ["loss-trend"]
+        base = "models/b"
+        [[ignore]]
+        code = "score"
+        reason = "as agreed"
+        """,
+    )
+    team = tmp_path / "teams" / "fr"
+    team.mkdir(parents=True)
+    read = policy(
+        team,
+        """
+        extend = "../../mlxdoctor.toml"
+        fail-on = "warning"
+        budget = 30
+        [[override]]
+        paths = ["old/**"]
+        fail-on = "never"
+        [[ignore]]
+        code = "loss-trend"
+        reason = "short runs"
+        paths = ["try-*"]
+        """,
+    )
+    assert (read.root, read.source) == (tmp_path, team / "mlxdoctor.toml")
+    assert (read.base, read.budget) == (tmp_path / "models/b", 30.0)
+    held = {key: read.rules_for(key) for key in ("a", "teams/fr/a", "teams/fr/old/a")}
+    assert [one.fail_on for one in held.values()] == ["error", "warning", "never"]
+    assert {one.require for one in held.values()} == {("loss-trend",)}
+    assert [ignore.reason for ignore in read.ignores] == ["as agreed", "short runs"]
+    # As in a .gitignore, what has no slash is meant in every folder, here below the policy's own.
+    tried = read.ignores[1].paths
+    assert matches(tried, "teams/fr/deep/try-2")
+    assert not matches(tried, "try-2")
+
+
+def test_a_policy_extends_none_beside_or_below_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="extend names no policy further up"):
+        policy(tmp_path, 'extend = "mlxdoctor.toml"')

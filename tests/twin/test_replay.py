@@ -11,7 +11,7 @@ from fixtures.lab.cases.workshop import rows_of, write_config, write_rows
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.models.load import LoadedModels, Which
 from mlxdoctor.run import Run
-from mlxdoctor.twin import train
+from mlxdoctor.twin import bench, train
 from mlxdoctor.twin.levels import misfit
 from mlxdoctor.twin.masked_loss import evaluate, exact_loss
 from mlxdoctor.twin.prepared import parts_of
@@ -281,3 +281,16 @@ def test_exact_reports_tell_what_is_within_the_noise_of_batches(
     replay = replayed(made(tmp_path, reading, **values))
     assert misfit(replay.configured) == 0.0
     assert replay.reading.code == code
+
+
+def test_a_validation_of_an_unsaid_size_may_have_had_few_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four batches are all of these rows.
+    monkeypatch.setattr(bench, "UNSAID", 2)
+    run = made(tmp_path, val_batches=2, batch_size=2, num_layers=1)
+    log, base, data = tmp_path / "adapters" / "train.log", run.files.base, run.files.data
+    alone = Run.discover([log], base=base, data=data, budget=60).need(Replay)
+    (before,) = (level for level in alone.configured if level.what == "before")
+    assert abs(before.off) > 0.02
+    assert before.misfit == 0.0
