@@ -13,6 +13,9 @@ from mlxdoctor.template import duration
 
 #: Passes over the rows that none makes: a count of steps.
 MANY_PASSES = 1000.0
+#: Seconds from which on a progress bar's time is told. How many times slower or faster its second
+#: half is where both are told, and at most: a run that goes on skips rows at first.
+LONG, CHANGED, SKIPPED = 600.0, 1.5, 20.0
 #: Warnings and restarts that are told, lines with scores, and characters that are quoted of one.
 MOST, SCORES, SHOWN = 3, 4, 100
 
@@ -51,6 +54,8 @@ def extent(log: TrainingLog) -> list[str]:
     told += _passes(log)
     if is_alone(log) and (seconds := float(header.get("runtime", 0.0))):
         told.append(f"{duration(seconds)} of training")
+    elif is_alone(log):
+        told += _clocked(log)
     if segment.repeats:
         told.append(f"{_counted(segment.repeats, 'line')} that only repeat a report")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
@@ -73,6 +78,24 @@ def extent(log: TrainingLog) -> list[str]:
     elif log.notes.mean_losses:
         told.append("its end, with a summary")
     return told
+
+
+def _clocked(log: TrainingLog) -> list[str]:
+    """How far the longest progress bar came in which time, in at most one clause."""
+    clocks = {total: marks for total, marks in log.notes.clocks.items() if len(marks) > 1}
+    total, marks = max(clocks.items(), key=lambda clock: clock[1][-1][1], default=(0, [(0, 0.0)]))
+    steps, seconds = np.array(marks).T
+    if seconds[-1] < LONG or steps[-1] <= steps[0]:
+        return []
+    told = f"{steps[-1]:,.0f} of {total:,} steps in {duration(seconds[-1])}"
+    middle = int(np.searchsorted(steps, (steps[0] + steps[-1]) / 2.0))
+    paces = [
+        (seconds[end] - seconds[start]) / max(steps[end] - steps[start], 1.0)
+        for start, end in ((0, middle), (middle, -1))
+    ]
+    if CHANGED * min(paces) <= max(paces) <= SKIPPED * min(paces):
+        told += f", {paces[0]:.3g} s each in the first half and {paces[1]:.3g} in the second"
+    return [told]
 
 
 def _counted(count: int, what: str) -> str:

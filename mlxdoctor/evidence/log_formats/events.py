@@ -50,8 +50,11 @@ _MODE = re.compile(
     r"|^\s{0,4}Starting ([A-Z][A-Za-z]{0,9}PO|KTO|RLOO) Training\b",
     re.IGNORECASE,
 )
-#: A progress bar that says nothing of itself, by its step and how many there are to be.
-_BAR = re.compile(r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,400}\|\s{0,4}(\d{1,9})/(\d{1,9}) \[\d")
+#: A progress bar that says nothing of itself: its step, how many there are to be, and its clock.
+_BAR = re.compile(
+    r"(?:^|\])[^\w:]{0,99}\d{1,3}%\|[^|]{0,400}\|\s{0,4}(\d{1,9})/(\d{1,9}) \["
+    r"(?:(\d{1,5}):)?(\d{1,2}):(\d\d)"
+)
 #: What transformers says before it counts the rows.
 _SECTION = re.compile(r"\*{5} Running (training|[Ee]valuation|[Pp]rediction)")
 _TEST = re.compile(r"[Tt]est[ _]loss:?\s+([\w.+-]+?)(?:,\s*(?:Test )?ppl\s+[\w.+-]+?)?\.?\s*$")
@@ -60,6 +63,8 @@ _VERSION = re.compile(
     r"(?:\s*(?:==|=|:|,|version|v)\s*|\s+)v?(\d+\.\d+(?:\.\w+)*)",
     re.IGNORECASE,
 )
+#: Times that are kept of a progress bar; of one that is drawn oftener every second one is.
+MAX_CLOCK = 1000
 _EVENTS, _HEADER = messages("events"), messages("header")
 
 
@@ -188,7 +193,9 @@ class Events(LineFormat):
                     self.notes.announce(number, _amount(value))
                 is_known = True
         for bar in _BAR.finditer(line) if not is_known and "%|" in line else ():
-            self._drawn(number, int(bar[1]), int(bar[2]))
+            hours, minutes, seconds = (int(part or 0) for part in bar.groups()[2:])
+            taken = 3600.0 * hours + 60.0 * minutes + seconds
+            self._drawn(number, int(bar[1]), int(bar[2]), taken)
         return is_known
 
     def _counts_rows(self, said: str, value: str) -> bool:
@@ -208,10 +215,15 @@ class Events(LineFormat):
                 return False
         return True
 
-    def _drawn(self, number: int, step: int, total: int) -> None:
+    def _drawn(self, number: int, step: int, total: int, seconds: float) -> None:
         """Note how far a progress bar has come; one that begins anew has come to its end."""
         last, _ = self.notes.bars.get(total, (0, 0))
         self.notes.bars[total] = (step if step >= last else total, number)
+        clock = self.notes.clocks.setdefault(total, [])
+        if step >= last:
+            clock.append((step, seconds))
+        if len(clock) > MAX_CLOCK:
+            del clock[1::2]
 
 
 def _amount(text: str) -> float:

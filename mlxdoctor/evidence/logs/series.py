@@ -231,6 +231,7 @@ class Notes:
         headings: lines that may name the run below them: number and text.
         mean_losses: means over whole runs that a trainer sums them up with, nats a token.
         bars: how many steps a progress bar has -> how far it came, and the line that says so.
+        clocks: the same -> its steps, and the seconds that it had then taken.
         versions: package -> version.
         test_losses: of test runs, in nats a token.
         formats: format -> how many lines or reports it read.
@@ -257,6 +258,7 @@ class Notes:
     headings: list[tuple[int, str]] = field(default_factory=list)
     mean_losses: list[float] = field(default_factory=list)
     bars: dict[int, tuple[int, int]] = field(default_factory=dict)
+    clocks: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     test_losses: list[float] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
