@@ -30,7 +30,7 @@ from mlxdoctor.engines.series import median
 from mlxdoctor.evidence.logs.metric_names import HELD_OUT, ROLES, SCORE, without_mean
 from mlxdoctor.evidence.training_log import Series, TrainingLog
 from mlxdoctor.finding import Seen, Sign, Unsought
-from mlxdoctor.judge.curve import CHANCE, fall_in_noises, levels, loss_figures
+from mlxdoctor.judge.curve import CHANCE, ENOUGH, fall_in_noises, levels, loss_figures
 from mlxdoctor.judge.series_table import Columns, SeriesTable
 from mlxdoctor.measure.policy_curves import policy_curves
 
@@ -44,6 +44,8 @@ _UNTOLD = re.compile(
     r"(?:last_)?(?:train|val)_loss|epoch|micro|.*_of|.*tokens.*|val_seconds"
     r"|.*flos|[hms]|.*per_(?:second|iteration)|peak_memory_gb|percentage|.*steps?|lr|learning_rate|ts|timestamp"
 )
+#: Speeds are told where their level changes, by this.
+_SPEED, _CHANGED = re.compile(r".*per_second"), 1.25
 #: Times are told where there is little else.
 _TIME = re.compile(r".*(?:time|seconds|runtime|elapsed).*|eta")
 #: What is told before other columns, in this order: what a policy earns, how far it went for it,
@@ -86,7 +88,11 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
         _course(name, others[name], log.main.unit)
         for name in order
         if len(others[name])
-        and (not _UNTOLD.fullmatch(name) or (is_rewarded and name == "train_loss"))
+        and (
+            not _UNTOLD.fullmatch(name)
+            or (is_rewarded and name == "train_loss")
+            or _changes_speed(name, others[name])
+        )
     ]
     if told:
         is_noisy = any(" from " in clause and ", between" in clause for clause in told[:_MOST])
@@ -101,6 +107,15 @@ def series_facts(log: TrainingLog) -> Iterator[Sign | Unsought | Seen]:
                 "levels": "levels" if is_noisy else None,
             },
         )
+
+
+def _changes_speed(name: str, series: Series) -> bool:
+    """Whether a column is a speed whose level changes from the start to the end."""
+    if not _SPEED.fullmatch(name) or _HELD_OUT.match(name) or len(series) < ENOUGH:
+        return False
+    level, _ = levels(series)
+    slow, fast = sorted((level.start, level.end))
+    return fast >= _CHANGED * slow > 0.0
 
 
 def _place(name: str, series: Series) -> tuple[float, bool]:

@@ -7,6 +7,7 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mlxdoctor.judge.curve import loss_figures
@@ -279,6 +280,14 @@ def test_a_speed_that_a_reader_sees_first(logs: LogWriter) -> None:
         "An iteration takes 56 seconds in the median, where one or a few are usual, and a "
         "validation 1,010."
     )
+
+
+def test_a_speed_is_told_where_its_level_changes(logs: LogWriter) -> None:
+    for last, told in ((60.0, True), (85.0, False)):
+        speeds = np.linspace(90.0, last, 12)
+        rows = (f"Iter {10 * i}: Train loss 2.0, Tokens/sec {x}" for i, x in enumerate(speeds, 1))
+        seen = judge(series_facts, logs.text(*rows)).seen
+        assert any("tokens a second from 90 to 60" in one.message for one in seen) == told
 
 
 def test_every_column_is_told_and_what_a_policy_earns_first(logs: LogWriter) -> None:

@@ -162,6 +162,23 @@ def test_passes_over_the_rows(logs: LogWriter, passes: float, said: str) -> None
     assert said in [fill(one.message, one.measured) for one in told]
 
 
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ([1.05, 1.0, 1.02], "from 1.510 to 1.025 where a pass over the rows begins (step 70)"),
+        # It goes on falling as before.
+        ([1.48, 1.45, 1.44], None),
+        # One report of a pass shows nothing.
+        ([1.05], None),
+    ],
+)
+def test_rows_that_come_again(logs: LogWriter, second: list[float], said: str | None) -> None:
+    losses = [1.9, 1.7, 1.55, 1.53, 1.52, 1.50, *second]
+    rows = ({"loss": x, "step": 10 * i, "epoch": i / 6} for i, x in enumerate(losses, 1))
+    told = [fill(one.message, one.measured) for one in courses(logs.text(*map(json.dumps, rows)))]
+    assert any(said in one if said else "known by heart" in one for one in told) == bool(said)
+
+
 def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:
     seen = list(courses(logs.losses([3.0, 1.0], {1: 3.0, 20: 1.0})))
     assert [(one.learned, one.fell) for one in seen] == [(True, False), (False, True)]

@@ -50,6 +50,24 @@ def test_warnings(logs: LogWriter) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("clocks", "said"),
+    [
+        (["0:00", "10:00", "20:00"], ["20 of 40 steps in 20 minutes"]),
+        (
+            ["00:00", "10:00", "1:00:00"],
+            ["20 of 40 steps in 60 minutes, 60 s each in the first half and 300 in the second"],
+        ),
+        # A run that goes on has skipped the first rows.
+        (["00:00", "00:10", "1:00:00"], ["20 of 40 steps in 60 minutes"]),
+        (["00:00", "00:02", "00:05"], []),
+    ],
+)
+def test_the_clock_of_a_progress_bar(logs: LogWriter, clocks: list[str], said: list[str]) -> None:
+    lines = [f" {5 * i}%|█▌   | {10 * i}/40 [{at}<09:00, 1s/it]" for i, at in enumerate(clocks)]
+    assert extent(logs.text(*lines, "Iter 20: Train loss 2.5")) == said
+
+
 @pytest.mark.parametrize(("scores", "learned"), [([0.6, 0.8, 0.7], True), ([0.6, 0.6], False)])
 def test_scores_on_held_out_rows(logs: LogWriter, scores: list[float], learned: bool) -> None:
     rows = ({"loss": 2.0, "step": i, "eval_f1": one} for i, one in enumerate(scores, 1))
