@@ -196,7 +196,7 @@ def _reached(log: TrainingLog) -> int | None:
     """The last iteration that the log knows of; None without a report."""
     segment = log.main
     places = [segment.last] if segment.last is not None else []
-    if places and segment.axis in ("iteration", "step") and len(log.segments) == 1:
+    if places and segment.is_counted and len(log.segments) == 1:
         # A save may be the last that is heard of it.
         places += [save.iteration for save in log.notes.saves if save.iteration is not None]
         places += [int(float(log.notes.header.get("global_step", 0)))]
@@ -222,7 +222,7 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
     """Whether the log ends before the iterations that it announced."""
     segment = log.main
     announced = segment.announced_iterations
-    if reached is None or announced is None or segment.axis not in ("iteration", "step"):
+    if reached is None or announced is None or not segment.is_counted:
         return False
     if _is_summed_up(log):
         return False
