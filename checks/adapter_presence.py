@@ -303,12 +303,10 @@ def _same(facts: Sequence[ModuleFacts]) -> Iterator[Sign]:
 
 def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterator[Sign]:
     """Most modules' magnitudes of DoRA are not norms, or those of another weight."""
-    odd, having = [], 0
-    for module in modules:
-        if module.magnitude is None:
-            continue
-        having += 1
-        values = module.magnitude.load().astype(np.float64).ravel()
+    odd = []
+    having = [(each, each.magnitude) for each in modules if each.magnitude is not None]
+    for module, magnitude in having:
+        values = magnitude.load().astype(np.float64).ravel()
         if not values.size or not np.isfinite(values).all():
             continue
         norm = base_norm(module.name, base)
@@ -320,5 +318,6 @@ def _magnitudes(modules: Sequence[LoraModule], base: BaseModel | None) -> Iterat
         is_off = not 1 / _MAGNITUDES_APART < times < _MAGNITUDES_APART
         if (values < 0).mean() >= 0.5 or are_alike or is_off:
             odd.append(module.name)
-    if 2 * len(odd) > having:
-        yield Sign("untrained-values", {"odd": len(odd), "modules": having}, where=some_of(odd))
+    if 2 * len(odd) > len(having):
+        counts = {"odd": len(odd), "modules": len(having)}
+        yield Sign("untrained-values", counts, where=some_of(odd))

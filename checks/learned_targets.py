@@ -198,20 +198,16 @@ def learned_targets(
     if broken := sum(not np.isfinite(row.of("tuned").next).all() for row in rows):
         yield Sign("not-finite", {"rows": len(rows), "not_finite": broken})
         return
-    shifted = _shift(rows)
+    shifted, answers = _shift(rows), region(rows, Role.ANSWER)
     # Wrong labels that were learned are wrong, whatever the base makes of the right ones.
-    if shifted is None:
-        yield from _of_the_base(losses)
-    tuned = region(rows, Role.ANSWER).tuned
-    if shifted is not None:
-        # A model that repeats what it is given expects padding after padding, trained or not.
-        yield shifted
-    if len(tuned) and float(tuned.mean()) > math.log(losses.vocab_size):
+    yield from _of_the_base(losses) if shifted is None else [shifted]
+    if len(answers.tuned) and float(answers.tuned.mean()) > math.log(losses.vocab_size):
         why = "the tuned model predicts the answers worse than a blind guess would"
         yield Unsought(("padding-learned", "end-token-repeated"), why)
+    # A model that repeats what it is given expects padding after padding, trained or not.
     elif shifted is None:
         signs = [sign for pad in losses.pad_ids for sign in _padding(pad, losses, tokenizer)]
-        if losses.pad_ids and not signs and region(rows, Role.ANSWER).fell(TO_LEARN):
+        if losses.pad_ids and not signs and answers.fell(TO_LEARN):
             signs.append(Sign("padding-unlearned", {"rows": len(rows)}))
         yield from signs
     yield from _end_after_answer(rows)

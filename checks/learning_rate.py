@@ -130,7 +130,7 @@ def learning_rate(
 ) -> Iterator[Sign]:
     rate = config.learning_rate
     logged = log.main.get("learning_rate") if log is not None else None
-    if logged is not None and log is not None and log.main.axis in ("iteration", "step"):
+    if logged is not None and log is not None and log.main.is_counted:
         yield from _logged(logged, config)
     if rate is None:
         raise NotApplicable("the configuration states no learning rate")

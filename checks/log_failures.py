@@ -50,30 +50,31 @@ def _failure_of(meaning: str, fix: str) -> Symptom:
     return Symptom.error(meaning, _ENDED, fix, says=_FAILED)
 
 
+#: What a crash shows as, most telling first: later kinds follow from earlier ones.
 _FAILURES = {
     "out-of-memory": _failure_of(
         "the run ran out of memory",
         "[{remedy}.|Halve batch_size or max_seq_length, or set grad_checkpoint; then resume.]",
+    ),
+    "gpu-error": _failure_of(
+        "the GPU reported an error",
+        "Close what else uses the GPU, and resume from the last save. Where it ends at the same "
+        "place again, train smaller batches or shorter rows.",
+    ),
+    "disk-full": _failure_of(
+        "a file could not be written: the disk is full",
+        "Free the disk, keep fewer saves, and resume from the last whole one.",
     ),
     "traceback": _failure_of(
         "the run ended with an exception",
         "Read the exception and the lines above it: correct the line that they name, what that "
         "line was given, or the package that it is in.",
     ),
-    "disk-full": _failure_of(
-        "a file could not be written: the disk is full",
-        "Free the disk, keep fewer saves, and resume from the last whole one.",
-    ),
     "killed": _failure_of(
         "the run was killed",
         "The system kills what takes too much memory: watch it, and train a smaller batch.",
     ),
     "aborted": _failure_of("the process aborted", _READ),
-    "gpu-error": _failure_of(
-        "the GPU reported an error",
-        "Close what else uses the GPU, and resume from the last save. Where it ends at the same "
-        "place again, train smaller batches or shorter rows.",
-    ),
     "interrupted": Symptom.warning("the run was interrupted", _ENDED, _READ, says=_FAILED),
 }
 #: What is said of one that did not end the run.
@@ -104,11 +105,6 @@ UNFINISHED = 0.98
 DRAWN = 2
 #: Folders in which packages lie.
 _PACKAGES = ("site-packages", "dist-packages")
-#: What a crash shows as, most telling first: later kinds follow from earlier ones.
-_TELLING = (
-    *("out-of-memory", "gpu-error", "disk-full"),
-    *("traceback", "killed", "aborted", "interrupted"),
-)
 
 
 @check(
@@ -200,7 +196,7 @@ def _reached(log: TrainingLog) -> int | None:
     """The last iteration that the log knows of; None without a report."""
     segment = log.main
     places = [segment.last] if segment.last is not None else []
-    if places and segment.axis in ("iteration", "step") and len(log.segments) == 1:
+    if places and segment.is_counted and len(log.segments) == 1:
         # A save may be the last that is heard of it.
         places += [save.iteration for save in log.notes.saves if save.iteration is not None]
         places += [int(float(log.notes.header.get("global_step", 0)))]
@@ -226,7 +222,7 @@ def _is_short(log: TrainingLog, reached: int | None) -> bool:
     """Whether the log ends before the iterations that it announced."""
     segment = log.main
     announced = segment.announced_iterations
-    if reached is None or announced is None or segment.axis not in ("iteration", "step"):
+    if reached is None or announced is None or not segment.is_counted:
         return False
     if _is_summed_up(log):
         return False
@@ -271,7 +267,7 @@ def _failure(
 ) -> Sign:
     # The failure that the others follow from; of exceptions the last, which ended the run, and the
     # first of a run that did not come to a report.
-    kind = min((failure.kind for failure in failures), key=_TELLING.index)
+    kind = min((failure.kind for failure in failures), key=[*_FAILURES].index)
     of_kind = [failure for failure in failures if failure.kind == kind]
     worst = of_kind[-1 if kind == "traceback" and log.main.reports else 0]
     is_explained = ended and worst.kind in ("traceback", "out-of-memory")

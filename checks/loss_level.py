@@ -182,9 +182,8 @@ def _chance(
     # Unless the last validation loss is nearer to the loss itself, it may be a sum over steps.
     is_maybe_sum = steps > 1 and not is_nearer.any()
     is_guess = not vocabulary or abs(curve.median - math.log(vocabulary)) <= _UNIFORM
-    is_counted = segment.axis in ("iteration", "step")
     first = segment.series["train_loss"].iterations[0]
-    is_untouched = segment.base_val_loss is not None or (is_counted and first <= 1)
+    is_untouched = segment.base_val_loss is not None or (segment.is_counted and first <= 1)
     return {
         "chance_from": low,
         # Where validation is far from chance, the training loss is on another scale.

@@ -165,8 +165,8 @@ def _opens_late(segment: Segment) -> bool:
     losses, facts = segment.series["train_loss"], segment.series["train_loss"].facts
     moved = max(abs(facts.start - facts.end), facts.noise) / facts.start if facts.start > 0 else 1.0
     late = _LATE if moved >= _STILL else 2 * _LATE
-    is_counted = segment.axis in ("iteration", "step")
-    return segment.base_val_loss is None and is_counted and bool(losses.iterations[0] > late)
+    is_late = segment.is_counted and bool(losses.iterations[0] > late)
+    return segment.base_val_loss is None and is_late
 
 
 def _signs(columns: Columns, unit: str) -> list[Sign | Unsought]:
@@ -210,7 +210,7 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
         return
     # Levels of noisy reports may differ by as much; a line through all of them decides for a fall.
     is_open = _opens_late(segment) or max(at_most - _POSSIBLE_FALL, curve.fall - FALL) >= 0.0
-    is_short = segment.axis in ("iteration", "step") and losses.iterations[-1] < _FEW_ITERATIONS
+    is_short = segment.is_counted and losses.iterations[-1] < _FEW_ITERATIONS
     if constant is None and (is_open or is_short or not is_begun):
         return
     is_long = bool(losses.iterations[-1] >= _ITERATIONS)
@@ -353,7 +353,7 @@ def _where_to_stop(log: TrainingLog, iteration: int) -> dict[str, Measurement]:
     # A minimum at the first report is from before training.
     if iteration <= first and segment.base_val_loss is not None:
         return {"never_below": ""}
-    if segment.axis not in ("iteration", "step") or iteration <= first or iteration >= end:
+    if not segment.is_counted or iteration <= first or iteration >= end:
         return {}
     stop: dict[str, Measurement] = {"advised_iters": iteration, "nearest_save": None}
     # Of few the lowest may already lie beyond the best.

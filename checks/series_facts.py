@@ -187,8 +187,7 @@ def _computed(log: TrainingLog) -> dict[str, Series]:
     tokens = segment.finite("trained_tokens")
     steps = np.diff(tokens.iterations)
     # The coloured table abbreviates (133.8k), and hides how counts differ.
-    is_counted = segment.axis in ("iteration", "step")
-    if is_counted and (steps > 0).all() and "table" not in log.format:
+    if segment.is_counted and (steps > 0).all() and "table" not in log.format:
         rates = np.diff(tokens.values) / steps
         columns["tokens_per_iteration"] = Series(tokens.iterations[1:], rates)
     skipped = segment.get("skipped") or segment.get("skipped_batch_loss")

@@ -46,7 +46,7 @@ from mlxdoctor.evidence.supervision import Role, SupervisedRows
 from mlxdoctor.evidence.tokenizer import Tokenizer
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Exhibit, Measurement, Seen, Severity, Sign, Symptom, Unsought
-from mlxdoctor.judge.collapse import is_few_tokens, is_loop, is_plain_collapse, is_single
+from mlxdoctor.judge.collapse import ALONE, is_few_tokens, is_loop, is_single
 from mlxdoctor.judge.learned import LIKELY, change, is_likely
 from mlxdoctor.measure.text.outputs import (
     SPECIAL_TEXT,
@@ -212,7 +212,8 @@ def _single_token(
     collapsed = [
         pair
         for pair in prompts
-        if is_plain_collapse(pair.tuned.content)
+        if len(pair.tuned.content) >= ALONE
+        and is_single(pair.tuned.content)
         and not (pair.base is not None and is_single(pair.base.content))
         and not is_single(tuple(pair.item.expected or ""))
     ]

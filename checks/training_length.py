@@ -71,7 +71,7 @@ def training_length(
         losses = [log.main.series[name].values for name in names if len(log.main.series[name])]
         if log.notes.failures or not all(np.isfinite(values).all() for values in losses):
             raise NotApplicable("the run broke, and that it was short says nothing more")
-        if log.main.axis in ("iteration", "step"):
+        if log.main.is_counted:
             iterations = iterations if log.main.last is None else log.main.last
     if iterations is None:
         raise Inconclusive("nothing tells how many iterations were made")

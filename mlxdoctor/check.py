@@ -99,11 +99,6 @@ class Check:
     rerun_symptom: bool = False
 
     @property
-    def codes(self) -> Mapping[str, str]:
-        """Every code it can report, with what the code means."""
-        return {code: symptom.meaning for code, symptom in self.symptoms.items()}
-
-    @property
     def needs_models(self) -> bool:
         """Whether evidence that it takes, optional or not, is measured by running a model."""
         return any(getattr(need.kind, "needs_models", False) for need in self.requirements)
@@ -316,5 +311,5 @@ def selected(checks: Iterable[Check], select: Iterable[str], ignore: Iterable[st
     return [
         check
         for check in checks
-        if (not select or select & {check.name, *check.codes}) and check.name not in ignore
+        if (not select or select & {check.name, *check.symptoms}) and check.name not in ignore
     ]

@@ -94,10 +94,7 @@ class Run:
         files, roots = self.files, self.files.roots
         if files.base is None and model:
             files = replace(files, base=resolve(model, roots, model=True), base_named=model)
-        if files.tuned and files.base and files.tuned.resolve() == files.base.resolve():
-            # A base that lies in the run's own folder is no model that the run left.
-            files = replace(files, tuned=None)
-        elif files.tuned and not self._may_be_fused(files.tuned, files):
+        if files.tuned and not self._may_be_fused(files.tuned, files):
             files = replace(files, tuned=None)
         if data and self.options.data is None:
             named = resolve(data, roots, model=False)
@@ -110,6 +107,9 @@ class Run:
 
     def _may_be_fused(self, tuned: Path, files: RunFiles) -> bool:
         """Whether a model in the run's folder may be this run's, and not that of a teacher, say."""
+        # A base that lies in the run's own folder is no model that the run left.
+        if files.base and tuned.resolve() == files.base.resolve():
+            return False
         run = replace(self, files=files)
         adapter, config, base = run.get(Adapter), run.get(TrainingConfig), run.get(BaseModel)
         if adapter is None or config is None or base is None or tuned in files.roots:

@@ -60,7 +60,8 @@ def checks() -> str:
 
 
 def _check(one: Check) -> str:
-    rows = [f"| `{code.split('.', 1)[1]}` | {meaning} |" for code, meaning in one.codes.items()]
+    meanings = {code.split(".", 1)[1]: symptom.meaning for code, symptom in one.symptoms.items()}
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in meanings.items()]
     title = f"## `{one.name}`\n\n{one.title}. Reads {READS[one.cost]}.\n"
     return "\n".join([title, "| code | meaning |", "|---|---|", *rows, ""])
 

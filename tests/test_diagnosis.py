@@ -307,7 +307,7 @@ def test_what_settles_most_causes_is_asked_for_next() -> None:
 
 
 def test_every_code_in_the_knowledge_base_is_one_that_a_check_reports() -> None:
-    load_causes().require_known(code for one in discover() for code in one.codes)
+    load_causes().require_known(code for one in discover() for code in one.symptoms)
 
 
 def test_every_cause_has_something_that_speaks_for_it_or_is_not_yet_seen_by_a_check() -> None:

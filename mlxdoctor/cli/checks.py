@@ -22,9 +22,9 @@ def command(output_format: str) -> int:
     from mlxdoctor.check import discover
 
     rows = [
-        {"check": one.name, "code": code, "meaning": meaning, "cost": one.cost}
+        {"check": one.name, "code": code, "meaning": symptom.meaning, "cost": one.cost}
         for one in discover()
-        for code, meaning in one.codes.items()
+        for code, symptom in one.symptoms.items()
     ]
     cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
     output.show(rows, output.table(["code", "meaning", "cost"], cells, 1), output_format)

@@ -34,11 +34,11 @@ def command(name: str) -> int:
       mlxdoctor explain token-collapse
     """
     checks, bugs, knowledge = discover(), load_known_bugs(), load_causes()
-    knowledge.require_known(code for check in checks for code in check.codes)
+    knowledge.require_known(code for check in checks for code in check.symptoms)
     # Where two things share a name, the later line has it.
     pages: Mapping[str, Callable[[], str]] = {
         **{rule.code: partial(_rule, rule) for rule in rules()},
-        **{code: partial(_check, check, code) for check in checks for code in check.codes},
+        **{code: partial(_check, check, code) for check in checks for code in check.symptoms},
         **{check.name: partial(_check, check) for check in checks},
         **{f"known-bugs.{name}": partial(_bug, bug) for name, bug in bugs.items()},
         **{name: partial(_bug, bug) for name, bug in bugs.items()},
@@ -66,15 +66,15 @@ def _check(check: Check, code: str = "") -> str:
     # The first paragraph is the title.
     paragraphs = check.documentation.strip().split("\n\n")[1:]
     if code:
-        paragraphs = [f"{code}: {check.codes[code]}", *paragraphs]
+        paragraphs = [f"{code}: {check.symptoms[code].meaning}", *paragraphs]
     evidence = [
         f"  {getattr(need.kind, 'kind', need.kind.__name__)}{', if there' * need.optional}"
         for need in check.requirements
     ]
     codes = [
         line
-        for code, meaning in check.codes.items()
-        for line in (f"  {code}", _wrapped(meaning, "      "))
+        for code, symptom in check.symptoms.items()
+        for line in (f"  {code}", _wrapped(symptom.meaning, "      "))
     ]
     lists = {"Codes": codes, f"Reads ({check.cost})": evidence}
     return _page(check.title, paragraphs, lists)

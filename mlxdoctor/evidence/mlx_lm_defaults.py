@@ -6,7 +6,7 @@ test compares the defaults (`CONFIG_DEFAULTS`) with the mlx-lm that is installed
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from mlxdoctor.tables import shipped
 
@@ -47,7 +47,7 @@ def value_at(values: Mapping[str, Any], place: str) -> Any:
     return value
 
 
-def is_numbers(arguments: Any) -> bool:
+def is_numbers(arguments: Any) -> TypeGuard[list[float]]:
     """Whether it is a list of numbers that is not empty."""
     return isinstance(arguments, list) and bool(arguments) and all(map(_is_number, arguments))
 

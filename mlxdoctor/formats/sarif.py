@@ -160,14 +160,14 @@ def _gated(result: GateResult) -> Iterator[tuple[GateItem, GatedFinding, int]]:
 def _rules(codes: Sequence[str]) -> list[dict[str, Any]]:
     from mlxdoctor.check import discover
 
-    checks = {code: check for check in discover() for code in check.codes}
+    checks = {code: check for check in discover() for code in check.symptoms}
     rules: list[dict[str, Any]] = []
     for code in codes:
         # A report of another version may have codes that are not known here.
         if (check := checks.get(code)) is None:
             rules.append({"id": code})
         else:
-            text, meaning = check.documentation, sentence(check.codes[code])
+            text, meaning = check.documentation, sentence(check.symptoms[code].meaning)
             rules.append(rule(code, meaning, sentence(check.title), text=text, markdown=text))
     return rules
 

@@ -102,7 +102,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def _policy(path: Path, table: Mapping[str, Any]) -> Policy:
-    checks = {check.name: check.codes for check in discover()}
+    checks = {check.name: check.symptoms for check in discover()}
     names = {"check": checks.keys(), "code": {*checks, *chain(*checks.values())}}
     rules = _kinds(Rules)
     kinds = {**rules, **_OF_THE_WHOLE, _EXTEND: str, "override": list, "ignore": list}

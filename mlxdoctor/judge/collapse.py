@@ -40,24 +40,15 @@ def is_single(content: Content) -> bool:
     return len(content) >= SHORTEST and share >= SINGLE
 
 
-def is_plain_collapse(content: Content) -> bool:
-    """Whether it is one token for so long that a single such answer shows a broken model."""
-    return len(content) >= ALONE and is_single(content)
-
-
 def is_few_tokens(content: Content) -> bool:
     """Whether a handful of tokens makes it up, or one of them half of it."""
     is_poor = distinct_n(content[:COUNTED], 1) <= DISTINCT or top_share(content)[1] >= DOMINANT
     return (len(content) >= LONG and is_poor) or is_single(content)
 
 
-def ends_in_loop(content: Content) -> bool:
-    """Whether a passage repeats to the end, over half of it."""
-    period, covered = tail_loop(content)
-    return period > 0 and covered >= max(SHORTEST, LOOP * len(content), PERIODS * period)
-
-
 def is_loop(content: Content) -> bool:
     """Whether it ends in a loop, or repeats itself all over, and is more than one token."""
+    period, covered = tail_loop(content)
+    loops = period > 0 and covered >= max(SHORTEST, LOOP * len(content), PERIODS * period)
     repeats = len(content) >= LONG and 1.0 - distinct_n(content, 4) >= REPEATED
-    return (ends_in_loop(content) or repeats) and not is_single(content)
+    return (loops or repeats) and not is_single(content)

@@ -263,7 +263,7 @@ def _too_short(log: TrainingLog) -> dict[str, Measurement]:
     is_first = last == 1 and "train_loss" in names
     if log.notes.failures or not (has_fallen or is_first) or is_open:
         return {}
-    if segment.axis in ("iteration", "step") and 0 < last <= TRIAL:
+    if segment.is_counted and 0 < last <= TRIAL:
         return {"trial": last}
     passes = segment.finite("epoch").facts.last
     return {"share": passes} if 0.0 < passes < PASS else {}
@@ -298,8 +298,8 @@ def _course(
 ) -> Seen:
     facts, is_held_out = losses.facts, words.startswith("validation")
     announced, end = segment.announced_iterations, int(losses.iterations[-1])
-    is_counted = announced is not None and segment.axis in ("iteration", "step")
-    of_all = f" of {announced}" if is_counted and end <= (announced or 0) else ""
+    is_part = announced is not None and segment.is_counted and end <= announced
+    of_all = f" of {announced}" if is_part else ""
     named: dict[str, Measurement] = {
         "series": words,
         "unit": segment.unit,

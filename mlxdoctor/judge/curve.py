@@ -76,7 +76,7 @@ def start_of(segment: Segment) -> tuple[float, bool]:
     """
     base, losses = segment.base_val_loss, segment.series["train_loss"]
     if base is not None and math.isfinite(base) and base > 0:
-        is_untouched = segment.axis in ("iteration", "step") and losses.iterations[0] <= 1
+        is_untouched = segment.is_counted and losses.iterations[0] <= 1
         return (max(base, losses.facts.first) if is_untouched else base), True
     return losses.facts.first, False
 

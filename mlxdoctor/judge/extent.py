@@ -56,8 +56,6 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"{duration(seconds)} of training")
     elif is_alone(log):
         told += _clocked(log)
-    if segment.repeats:
-        told.append(f"{_counted(segment.repeats, 'line')} that only repeat a report")
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
     if rates.points:
         by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
@@ -72,7 +70,7 @@ def extent(log: TrainingLog) -> list[str]:
         told.append(f"it goes on from {quoted(before)}")
     starts, ends = log.notes.run_marks, log.notes.ended
     if not segment.reports and starts:
-        told.append(f"{_counted(len(starts), 'start')} ({_few(starts)})")
+        told.append(f"{len(starts)} start{'s' if starts[1:] else ''} ({_few(starts)})")
     if ends and ends[-1] > segment.last_line:
         told.append(f"its end ({_few(ends[-1:])})")
     elif log.notes.mean_losses:
@@ -96,10 +94,6 @@ def _clocked(log: TrainingLog) -> list[str]:
     if CHANGED * min(paces) <= max(paces) <= SKIPPED * min(paces):
         told += f", {paces[0]:.3g} s each in the first half and {paces[1]:.3g} in the second"
     return [told]
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _few(lines: list[int]) -> str:

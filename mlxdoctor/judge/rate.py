@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS, is_numbers
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.judge.model_facts import ModelFacts, model_facts
 
@@ -103,17 +103,16 @@ def planned_rates(config: TrainingConfig, updates: int) -> NDArray[np.float64] |
     if schedule is None:
         rate = config.learning_rate
         return None if rate is None else np.full(updates, rate)
-    arguments = schedule.get("arguments")
-    if not isinstance(arguments, list) or not all(map(_is_number, arguments)):
+    warmup, arguments = config.warmup, schedule.get("arguments")
+    first = schedule.get("warmup_init", 0.0) if warmup else 0.0
+    if not is_numbers(arguments) or not is_numbers([first]):
+        return None
+    if not all(map(math.isfinite, (first, *arguments))):
         return None
     steps = np.arange(updates, dtype=np.float64)
-    warmup = config.warmup
     rates = _scheduled(schedule, arguments, np.maximum(steps - (warmup + 1 if warmup else 0), 0.0))
     if rates is None or not warmup:
         return rates
-    first = schedule.get("warmup_init", 0.0)
-    if not _is_number(first):
-        return None
     rising = _linear(float(first), float(arguments[0]), float(warmup), steps)
     return np.where(steps <= warmup, rising, rates)
 
@@ -140,7 +139,3 @@ def _linear(
     first: float, last: float, length: float, steps: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     return first + (last - first) * np.minimum(steps, length) / length
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

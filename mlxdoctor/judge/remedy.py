@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxdoctor.causes import Change
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS, value_at
+from mlxdoctor.evidence.mlx_lm_defaults import MLX_LM_LORA_DEFAULTS, is_numbers, value_at
 from mlxdoctor.finding import ADVISED, Finding
 from mlxdoctor.judge.rate import better_rate
 from mlxdoctor.report import Fix
@@ -145,7 +145,6 @@ def scaled_schedule(schedule: Mapping[str, Any], times: float) -> list[Any] | No
     arguments = stated if isinstance(stated, list) else []
     count = 2 if schedule.get("name") == "linear_schedule" else 1
     rates = arguments[:count]
-    # True is no rate.
-    if len(rates) < count or not all(type(rate) in (int, float) for rate in rates):
+    if len(rates) < count or not is_numbers(rates):
         return None
     return [*(float(f"{rate * times:.6g}") for rate in rates), *arguments[count:]]

@@ -93,9 +93,9 @@ def course(log: TrainingLog | None, iterations: Sequence[int]) -> LoggedCourse |
         None where the log has no loss by iteration, or is one of preference training.
     """
     # Checkpoints are called by their iteration.
-    series = log.main.get("train_loss") if log is not None else None
-    is_counted = log is not None and log.main.axis in ("iteration", "step")
-    if log is None or series is None or log.is_preference or not is_counted or not iterations:
+    if log is None or log.is_preference or not (log.main.is_counted and iterations):
+        return None
+    if (series := log.main.get("train_loss")) is None:
         return None
     interval = int(np.median(np.diff(series.iterations))) if len(series) > 1 else 0
     apart = np.diff(np.unique(iterations))

@@ -5,8 +5,8 @@ The watch holds each new report against the same entries.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from mlxdoctor.engines.series import SeriesFacts
 from mlxdoctor.evidence.training_log import Series
 from mlxdoctor.finding import ADVISED, Measurement, Severity, Sign, Symptom, Unsought
-from mlxdoctor.tables import shipped
+from mlxdoctor.tables import record, shipped
 from mlxdoctor.template import names_in
 
 #: First reports in which a sound run's gradient may be of any size.
 SETTLING = 2
 #: Reports before and after a leap that are held against each other.
 STAYS = 3
+#: Keys of an entry that are of its symptom, or for people.
+_NO_BOUNDS = {"meaning", "severity", "says", "expected", "fix", "source", "false_alarms"}
 
 Bounds = Mapping[str, float]
 Figures = Mapping[str, Measurement]
@@ -51,13 +53,13 @@ class Pattern:
     series: tuple[str, ...]
     symptom: Symptom
     least: tuple[Bounds, ...]
-    most: Bounds
-    given: Mapping[str, Bounds]
-    unless: Mapping[str, tuple[Bounds, ...]]
-    warning: tuple[Bounds, ...]
-    error: tuple[Bounds, ...]
-    onset: str
-    alarm: AlarmRule | None
+    most: Bounds = field(default_factory=dict)
+    given: Mapping[str, Bounds] = field(default_factory=dict)
+    unless: Mapping[str, Iterable[Bounds]] = field(default_factory=dict)
+    warning: tuple[Bounds, ...] = ()
+    error: tuple[Bounds, ...] = ()
+    onset: str = ""
+    alarm: AlarmRule | None = None
 
     @property
     def is_general(self) -> bool:
@@ -123,7 +125,7 @@ class SeriesTable:
             texts = {key: entry.get(key, "") for key in ("expected", "fix", "says")}
             symptoms[code] = Symptom(entry["meaning"], Severity(entry["severity"]), **texts)
             if "series" in entry:
-                patterns.append(_pattern(code, entry, symptoms[code]))
+                patterns.append(_pattern(name, code, entry, symptoms[code]))
         return cls(tuple(patterns), symptoms, words)
 
     def signs(
@@ -159,7 +161,7 @@ class SeriesTable:
             excuse = columns.figures(other)
             # What was last reported before it began excuses nothing.
             since = {"last_iteration": onset} if isinstance(onset, int) else {}
-            if excuse and reaches_any(excuse, tuple({**since, **each} for each in bounds)):
+            if excuse and reaches_any(excuse, ({**since, **each} for each in bounds)):
                 return None
         severity = pattern.symptom.severity
         severity = Severity.WARNING if reaches_any(own, pattern.warning) else severity
@@ -182,32 +184,15 @@ class SeriesTable:
         return str(self.words.get(name, name.replace("_", " ")))
 
 
-def _pattern(code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:
-    onset = entry.get("onset", "")
-    alarm: AlarmRule | None = None
-    if stated := entry.get("alarm"):
-        least = _alternatives(stated["least"])
-        alarm = AlarmRule(**{"onset": onset, **stated, "least": least})
-    return Pattern(
-        code,
-        tuple(entry["series"]),
-        symptom,
-        least=_alternatives(entry["least"]),
-        most=entry.get("most", {}),
-        given=entry.get("given", {}),
-        unless={name: _alternatives(to) for name, to in entry.get("unless", {}).items()},
-        warning=_alternatives(entry.get("warning", [])),
-        error=_alternatives(entry.get("error", [])),
-        onset=onset,
-        alarm=alarm,
-    )
+def _pattern(file: str, code: str, entry: Mapping[str, Any], symptom: Symptom) -> Pattern:
+    table = {key: value for key, value in entry.items() if key not in _NO_BOUNDS}
+    if "alarm" in table:
+        stated = {"onset": entry.get("onset", ""), **table["alarm"]}
+        table["alarm"] = record(AlarmRule, file, code, stated)
+    return record(Pattern, file, code, table, code=code, symptom=symptom)
 
 
-def _alternatives(bounds: Any) -> tuple[Bounds, ...]:
-    return tuple(bounds) if isinstance(bounds, list) else (bounds,)
-
-
-def reaches_any(own: Figures, alternatives: tuple[Bounds, ...]) -> bool:
+def reaches_any(own: Figures, alternatives: Iterable[Bounds]) -> bool:
     """Whether the figures are at least what one of several sets of bounds says."""
     return any(_reaches(own, bounds) for bounds in alternatives)
 

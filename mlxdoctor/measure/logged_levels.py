@@ -42,14 +42,13 @@ def logged_loss(log: TrainingLog, planned: int | None = None) -> LoggedLoss | No
     train, validation = segment.get("train_loss"), segment.get("val_loss")
     before = segment.base_val_loss if not log.resumed else None
     last = int(train.iterations[-1]) if train is not None and len(train) else None
-    is_counted = segment.axis in ("iteration", "step")
     named = log.notes.saves[-1].iteration if log.notes.saves else None
     # A run that came to the end of its iterations saves there, logged or not.
-    end = last if named is None or (is_counted and last == planned) else named
+    end = last if named is None or (segment.is_counted and last == planned) else named
     # Counted in rows or epochs, a validation after the last report is that of the end.
     is_last = last is None or (validation is not None and validation.iterations[-1] >= last)
-    if validation is not None and (is_counted or before is not None or is_last):
-        validated = _validation(validation, before, end if is_counted else None)
+    if validation is not None and (segment.is_counted or before is not None or is_last):
+        validated = _validation(validation, before, end if segment.is_counted else None)
         if validated is not None:
             return validated
     if train is None:
@@ -66,7 +65,7 @@ def rows_gone_over(config: TrainingConfig | None, log: TrainingLog | None) -> in
     """How many rows training has seen, each time counted; 0 where that is unknown."""
     losses = log.main.get("train_loss") if log is not None else None
     iterations = config.iters or 0 if config is not None else 0
-    if log is not None and losses is not None and log.main.axis in ("iteration", "step"):
+    if log is not None and losses is not None and log.main.is_counted:
         iterations = int(losses.iterations[-1])
     return iterations * (config.batch_size or 0) if config is not None else 0
 

@@ -58,7 +58,7 @@ def test_every_exception_of_mlx_lm_is_known(module: str) -> None:
 
 
 def test_every_entry_is_reported_and_its_sentences_can_be_filled() -> None:
-    codes = {code.split(".")[1] for code in check_called("log-failures").codes}
+    codes = {code.split(".")[1] for code in check_called("log-failures").symptoms}
     for known in known_exceptions().values():
         assert known.finding in codes
         assert known.type or known.message is not None

@@ -17,7 +17,7 @@ BUGS = load_known_bugs()
 def test_what_the_list_may_say() -> None:
     of_apple = re.compile(r"https://github\.com/ml-explore/[a-z-]+/(issues|pull|commit|blob)/\S+")
     of_others = re.compile(r"https://github\.com/[\w-]+/[\w-]+")
-    codes = {code for check in discover() for code in check.codes}
+    codes = {code for check in discover() for code in check.symptoms}
     seeing = {"probe": codes, "lint": {rule.code for rule in rules()}}
     # Each of these traces is looked for in tests/checks/test_known_bugs.py.
     traced = {"leftover-accumulation", "dora-odd-bits"}
@@ -37,7 +37,7 @@ def test_what_the_list_may_say() -> None:
 
 
 def test_names_are_not_those_of_anything_else_that_can_be_explained() -> None:
-    checks = {name for check in discover() for name in (check.name, *check.codes)}
+    checks = {name for check in discover() for name in (check.name, *check.symptoms)}
     others = checks | set(load_causes().causes) | {rule.code for rule in rules()}
     assert not BUGS.keys() & others
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in BUGS)

@@ -23,14 +23,14 @@ def test_a_check_is_explained(name: str, call: Call) -> None:
     finding = ("What it finds.", "Why it matters.", "How it is measured.")
     for part in (*finding, "When it is wrong.", "What to do."):
         assert part in printed
-    for code, meaning in check.codes.items():
-        assert f"{code} {squeezed(meaning)}" in printed
+    for code, symptom in check.symptoms.items():
+        assert f"{code} {squeezed(symptom.meaning)}" in printed
 
 
 def test_a_code_is_explained_by_its_check_with_its_meaning_first(call: Call) -> None:
     check = CHECKS["token-collapse"]
     printed = call("explain", "token-collapse.single-token")[1]
-    meaning = check.codes["token-collapse.single-token"]
+    meaning = check.symptoms["token-collapse.single-token"].meaning
     assert f"token-collapse.single-token: {meaning}" in printed
     assert printed.index(meaning) < printed.index("What it finds.")
 
@@ -51,8 +51,10 @@ def test_json_lists_every_code_of_every_check(call: Call) -> None:
     code, out, _ = call("checks", "--stdout", "json")
     assert code == 0
     listed = json.loads(out)
-    expected = {code: meaning for one in discover() for code, meaning in one.codes.items()}
-    assert {row["code"]: row["meaning"] for row in listed} == expected
+    symptoms = {code: each for one in discover() for code, each in one.symptoms.items()}
+    assert {row["code"]: row["meaning"] for row in listed} == {
+        code: symptom.meaning for code, symptom in symptoms.items()
+    }
     assert {row["cost"] for row in listed} == {"instant", "forward"}
 
 
@@ -62,5 +64,5 @@ def test_the_table_has_a_row_for_every_code_and_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", "100")
     code, printed, _ = call("checks")
     assert code == 0
-    assert all(code in printed for check in discover() for code in check.codes)
+    assert all(code in printed for check in discover() for code in check.symptoms)
     assert max(map(len, printed.splitlines())) <= 100

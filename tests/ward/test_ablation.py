@@ -141,7 +141,7 @@ def test_where_no_outcomes_are_kept_it_says_what_a_new_check_needs(
 def test_a_sign_decides_a_case_or_stays_for_a_reason() -> None:
     deciding = json.loads((REPORTS / "ablation.json").read_text())
     patterns = [pattern for some in reasons().values() for pattern in some]
-    declared = [code for check in discover() for code in check.codes]
+    declared = [code for check in discover() for code in check.symptoms]
     unexplained = [
         code
         for code in declared

@@ -99,6 +99,11 @@ class Segment:
         return "report" if self.axis == "row" else self.axis
 
     @property
+    def is_counted(self) -> bool:
+        """Whether `iterations` counts updates, or the batches that these are made of."""
+        return self.axis in ("iteration", "step")
+
+    @property
     def first(self) -> int | None:
         """Where the first report of all was made; None without one."""
         return min((int(each.iterations[0]) for each in self.series.values()), default=None)
