@@ -1,6 +1,5 @@
 """The rows a run was trained on: `train.jsonl`, `valid.jsonl`, `test.jsonl`."""
 
-import codecs
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,7 +14,7 @@ from mlxdoctor.evidence.exchanges import Exchange, exchanges_of
 from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.run_files import rows_elsewhere
-from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
+from mlxdoctor.evidence.source import UTF16_MARKS, Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
 
 SPLITS = ("train", "valid", "test")
@@ -336,7 +335,7 @@ def _read_split(name: str, path: Path, features: Features) -> Split:
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
         return Split(name, nothing, (), (), "unknown", {}, features)
     content, source = read_bytes(path, "data_bytes")
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if content[:2] in UTF16_MARKS:
         return Split(name, source, (), (), "unknown", {1: "is in UTF-16, not UTF-8"}, features)
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")

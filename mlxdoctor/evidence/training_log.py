@@ -17,7 +17,7 @@ from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoF
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
 from mlxdoctor.evidence.logs.text_stream import LogStream
-from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
+from mlxdoctor.evidence.source import SNIFF_BYTES, Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
 
 __all__ = ["LogFailure", "Segment", "Series", "TrainingLog", "looks_like_log"]
@@ -44,8 +44,6 @@ _LOSSES = re.compile(
 MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
 NOTEBOOK = ".ipynb"
-#: Bytes at either end of a file that decide whether it is a log.
-SNIFFED_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -245,10 +243,10 @@ def looks_like_unread_log(path: Path) -> bool:
 def _ends(path: Path) -> list[str]:
     """How a file begins and ends, as text; empty for a binary file."""
     with open_file(path) as stream:
-        head = stream.read(SNIFFED_BYTES)
+        head = stream.read(SNIFF_BYTES)
         size = stream.seek(0, 2)
-        stream.seek(max(size - SNIFFED_BYTES, len(head)))
-        tail = stream.read(SNIFFED_BYTES)
+        stream.seek(max(size - SNIFF_BYTES, len(head)))
+        tail = stream.read(SNIFF_BYTES)
     try:
         encoding = text_encoding(path, head)
     except InputError:

@@ -140,9 +140,7 @@ class LogSoFar:
     ) -> Shape:
         """The shape with these columns; rows are appended to it."""
         key = (columns, step, axis, run, nature)
-        if key not in self.by_form:
-            self.by_form[key] = Shape(columns, step, axis, run, nature)
-        return self.by_form[key]
+        return self.by_form.setdefault(key, Shape(*key))
 
     @property
     def shapes(self) -> list[Shape]:
