@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -178,8 +178,7 @@ class Split:
         if exchange := self.exchange(row):
             return Pair(exchange.asked, exchange.answered)
         messages = self.conversation(row)
-        answers = [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
-        if answers:
+        if answers := answer_places(messages):
             *asked, answer = map(_content, messages[: answers[-1] + 1])
             return Pair("\n".join(asked), answer)
         key = self.features.text if self.format == "text" else self.format
@@ -200,11 +199,6 @@ class Split:
             self, rows=rows, line_numbers=tuple(self.line_numbers[place] for place in kept)
         )
 
-    def answers(self, row: Row) -> list[str]:
-        """What the assistant says in a row, in order."""
-        given = self.conversation(row)
-        return [_content(each) for each in given if each.get("role") == "assistant"]
-
     def turn(self, row: Row) -> tuple[str, str] | None:
         """What is asked and answered in a row of one turn; None for any other row."""
         turns = [each for each in self.conversation(row) if each.get("role") != "system"]
@@ -212,6 +206,11 @@ class Split:
             return None
         asked, answered = (each.get("content") for each in turns)
         return (asked, answered) if isinstance(asked, str) and isinstance(answered, str) else None
+
+
+def answer_places(messages: Sequence[Message]) -> list[int]:
+    """Where in a conversation the assistant speaks."""
+    return [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
 
 
 def _text(value: object) -> str:
