@@ -302,13 +302,7 @@ class LineFormat(LogFormat):
 
 
 class DocumentFormat(LogFormat):
-    """A format of logs that are one JSON document, which a trainer writes anew at every save.
-
-    Attributes:
-        marks: words that nothing but such a log has in it: they show it where a part is seen.
-    """
-
-    marks: ClassVar[tuple[str, ...]] = ()
+    """A format of logs that are one JSON document, which a trainer writes anew at every save."""
 
     @abstractmethod
     def read(self, document: Any) -> str | None:
