@@ -30,6 +30,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
@@ -335,7 +336,8 @@ def _against_base(modules: Sequence[LoraModule], base: BaseModel) -> Iterator[Si
         yield Sign("shape-mismatch", {"beyond": len(beyond), **layers_of}, _named(beyond))
     if absent:
         counts = {"missing": len(absent), "modules": len(within)}
-        names = {"first": absent[0].name, "closest": base.closest_module(absent[0].name)}
+        alike = get_close_matches(absent[0].name, base.linear_shapes, n=1)
+        names = {"first": absent[0].name, "closest": next(iter(alike), None)}
         severity = Severity.ERROR if base.is_mlx else None
         figures: dict[str, Measurement] = {**counts, **names}
         yield Sign("modules-not-in-base", figures, _named(absent), severity=severity)

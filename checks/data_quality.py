@@ -36,7 +36,7 @@ import numpy as np
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.text import TextFacts, describe, evenly
 from mlxdoctor.evidence.config import TrainingConfig
-from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split
+from mlxdoctor.evidence.dataset import FEW_ROWS, Dataset, Pair, Split, answer_places
 from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.training_log import TrainingLog
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, Unsought
@@ -321,7 +321,7 @@ def _contradictions(split: Split, pairs: Sequence[Pair]) -> Iterator[Sign]:
 
 
 def _one_answer(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign]:
-    conversations = sum(len(split.answers(row)) > 1 for row in split.rows)
+    conversations = sum(len(answer_places(split.conversation(row))) > 1 for row in split.rows)
     # They may all close with one word of farewell.
     if len({pair.prompt for pair in pairs}) == 1 or 2 * conversations > len(pairs):
         return

@@ -131,8 +131,8 @@ def _reported(metrics: ReportedMetrics | None, log: TrainingLog | None) -> list[
     """The figures that claim to be the tuned model's, and stand for a loss."""
     losses = metrics.losses if metrics is not None else ()
     figures = [metric for metric in losses if metric.split != "train"]
-    if log is not None and log.notes.test_loss is not None and math.isfinite(log.notes.test_loss):
-        figures.append(ReportedMetric("test loss", log.notes.test_loss, "test", log.sources[0]))
+    if log is not None and (tests := log.notes.test_losses) and math.isfinite(tests[-1]):
+        figures.append(ReportedMetric("test loss", tests[-1], "test", log.sources[0]))
     return figures
 
 

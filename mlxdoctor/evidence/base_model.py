@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise, product
 from math import prod
@@ -26,7 +25,7 @@ EMBEDDING_NAMES = ("embed", "wte", "wpe")
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BaseModel:
     """A model folder, read without its values.
 
@@ -136,11 +135,6 @@ class BaseModel:
         """All numbers of the model; a quantised matrix counts what it stands for."""
         return sum(prod(tensor.shape) for tensor in self.stored.values())
 
-    @cached_property
-    def norms(self) -> dict[str, float]:
-        """The norms of weights by module, as far as they were asked for: every save needs them."""
-        return {}
-
     def shape(self, module: str) -> tuple[int, ...]:
         """The shape of a module's weight, dequantised; empty where it has none."""
         weight = self.stored.get(f"{module}.weight")
@@ -170,10 +164,6 @@ class BaseModel:
             square += float(np.einsum("ij,ij->", values, values))
             seen += len(values)
         return float(np.sqrt(square * rows / seen)) if seen else 0.0
-
-    def closest_module(self, name: str) -> str | None:
-        """The module whose name is most like `name`, or None where none is alike."""
-        return next(iter(get_close_matches(name, self.linear_shapes, n=1)), None)
 
 
 def is_embedding(module: str) -> bool:

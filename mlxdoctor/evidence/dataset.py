@@ -1,9 +1,8 @@
 """The rows a run was trained on: `train.jsonl`, `valid.jsonl`, `test.jsonl`."""
 
-import codecs
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from mlxdoctor.evidence.exchanges import Exchange, exchanges_of
 from mlxdoctor.evidence.json_text import mended, too_deep
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.run_files import rows_elsewhere
-from mlxdoctor.evidence.source import Sniffed, Source, read_bytes, require_file
+from mlxdoctor.evidence.source import UTF16_MARKS, Sniffed, Source, read_bytes, require_file
 from mlxdoctor.safety.errors import InputError
 
 SPLITS = ("train", "valid", "test")
@@ -179,8 +178,7 @@ class Split:
         if exchange := self.exchange(row):
             return Pair(exchange.asked, exchange.answered)
         messages = self.conversation(row)
-        answers = [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
-        if answers:
+        if answers := answer_places(messages):
             *asked, answer = map(_content, messages[: answers[-1] + 1])
             return Pair("\n".join(asked), answer)
         key = self.features.text if self.format == "text" else self.format
@@ -201,11 +199,6 @@ class Split:
             self, rows=rows, line_numbers=tuple(self.line_numbers[place] for place in kept)
         )
 
-    def answers(self, row: Row) -> list[str]:
-        """What the assistant says in a row, in order."""
-        given = self.conversation(row)
-        return [_content(each) for each in given if each.get("role") == "assistant"]
-
     def turn(self, row: Row) -> tuple[str, str] | None:
         """What is asked and answered in a row of one turn; None for any other row."""
         turns = [each for each in self.conversation(row) if each.get("role") != "system"]
@@ -213,6 +206,11 @@ class Split:
             return None
         asked, answered = (each.get("content") for each in turns)
         return (asked, answered) if isinstance(asked, str) and isinstance(answered, str) else None
+
+
+def answer_places(messages: Sequence[Message]) -> list[int]:
+    """Where in a conversation the assistant speaks."""
+    return [place for place, each in enumerate(messages) if each.get("role") == "assistant"]
 
 
 def _text(value: object) -> str:
@@ -336,7 +334,7 @@ def _read_split(name: str, path: Path, features: Features) -> Split:
         nothing = Source(path, hashlib.sha256(b"").hexdigest())
         return Split(name, nothing, (), (), "unknown", {}, features)
     content, source = read_bytes(path, "data_bytes")
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if content[:2] in UTF16_MARKS:
         return Split(name, source, (), (), "unknown", {1: "is in UTF-16, not UTF-8"}, features)
     if b"\0" in content[:65536]:
         raise InputError(path, "is a binary file where JSON lines are needed")

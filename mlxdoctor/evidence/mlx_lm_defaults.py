@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
+from mlxdoctor.evidence.json_text import as_float
 from mlxdoctor.tables import shipped
 
 _KEYS = shipped("mlxdoctor.evidence", "mlx_lm_keys.toml")
@@ -35,10 +36,6 @@ OPTIMIZERS = tuple(_KEYS["optimizer"]["among"])
 SCHEDULES: Mapping[str, list[int]] = _KEYS["lr_schedule.arguments"]["counts"]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def value_at(values: Mapping[str, Any], place: str) -> Any:
     """The value under a key; dots in `place` enter nested tables."""
     value: Any = values
@@ -49,14 +46,14 @@ def value_at(values: Mapping[str, Any], place: str) -> Any:
 
 def is_numbers(arguments: Any) -> TypeGuard[list[float]]:
     """Whether it is a list of numbers that is not empty."""
-    return isinstance(arguments, list) and bool(arguments) and all(map(_is_number, arguments))
+    return isinstance(arguments, list) and bool(arguments) and None not in map(as_float, arguments)
 
 
 #: Kind of value -> whether a value is of it.
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
-    "number": _is_number,
-    "finite": lambda value: _is_number(value) and abs(value) < math.inf,
-    "share": lambda value: _is_number(value) and 0 <= value < 1,
+    "number": lambda value: as_float(value) is not None,
+    "finite": lambda value: as_float(value) is not None and abs(value) < math.inf,
+    "share": lambda value: as_float(value) is not None and 0 <= value < 1,
     "numbers": is_numbers,
     "names": lambda value: (
         isinstance(value, list | tuple) and all(isinstance(key, str) for key in value)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mlxdoctor.engines.text import in_common
 from mlxdoctor.evidence.chat_template import Messages, TemplateFailure
-from mlxdoctor.evidence.dataset import Row, Split
+from mlxdoctor.evidence.dataset import Row, Split, answer_places
 from mlxdoctor.evidence.tokenizer import Tokenizer
 
 #: Answers before the last one that are looked for in a row. Each takes two renderings of all that
@@ -124,9 +124,7 @@ class RowEncoder:
 
     def _conversation(self, index: int, messages: Messages, tools: Any) -> SupervisedRow:
         tokens = self.tokenizer.apply_chat_template(messages, tools)
-        answers = [
-            place for place, message in enumerate(messages) if message.get("role") == "assistant"
-        ]
+        answers = answer_places(messages)
         to_answer = bool(answers) and answers[-1] == len(messages) - 1
         prompt: list[int] = []
         if self.mask_prompt or len(messages) > 1:

@@ -25,7 +25,7 @@ from mlxdoctor.safety.reading_limits import current, exceeded
 CHUNK_BYTES = 1 << 20
 #: How Git LFS begins what it leaves in a file's place, and bytes that such a pointer has at most.
 POINTER, POINTER_BYTES = b"version https://git-lfs", 1024
-#: Bytes read of a file to tell what it is.
+#: Bytes read of a file, at its beginning or at either end, to tell what it is.
 SNIFF_BYTES = 1 << 16
 #: How the note on a text begins that has a mark of its encoding, which Python's JSON refuses.
 MARKED = "begins with a mark of"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from mlxdoctor.evidence.kind import Missing, RunView
-from mlxdoctor.evidence.logs.log_format import DocumentFormat, LogFormat, LogSoFar, formats
+from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
 from mlxdoctor.evidence.logs.series import LogFailure, Notes, Segment, Series
 from mlxdoctor.evidence.logs.text_stream import LogStream
-from mlxdoctor.evidence.source import Source, open_file, read_text, text_encoding
+from mlxdoctor.evidence.source import SNIFF_BYTES, Source, open_file, read_text, text_encoding
 from mlxdoctor.safety.errors import InputError
 
 __all__ = ["LogFailure", "Segment", "Series", "TrainingLog", "looks_like_log"]
@@ -37,15 +37,13 @@ _LOSS_OF_A_TIME = re.compile(
 )
 #: And three and more of them, or of rewards, in a list.
 _LOSSES = re.compile(
-    r'"(?:(?:\w{0,20}_)?loss(?:es)?|train|(?:\w{0,20}_)?rewards?(?:_\w{1,10})?)"\s{0,4}:\s{0,4}'
-    r"\[(?:\s{0,40}-?\d[^,\]]{0,40},){2,}"
+    r'"(?:(?:\w{0,20}_)?loss(?:es|_history)?|train|(?:\w{0,20}_)?rewards?(?:_\w{1,10})?)"'
+    r"\s{0,4}:\s{0,4}\[(?:\s{0,40}-?\d[^,\]]{0,40},){2,}"
 )
 #: Such lines, or such losses, that make a file a log.
 MIN_LIKE_REPORTS = 3
 #: How a notebook's name ends.
 NOTEBOOK = ".ipynb"
-#: Bytes at either end of a file that decide whether it is a log.
-SNIFFED_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -205,9 +203,6 @@ def looks_like_log(path: Path, *, is_named: bool = False) -> bool:
     # Pictures stand between a notebook's outputs: its beginning and its end tell nothing.
     is_notebook = path.suffix == NOTEBOOK
     texts = [read_text(path, "json_bytes")[0]] if is_notebook else _ends(path)
-    marks = [mark for kind in formats(DocumentFormat) for mark in kind.marks]
-    if any(mark in text for text in texts for mark in marks):
-        return True
     is_named = is_named or _LOG_NAME.search(path.name) is not None
     said = (_notes(text, path) for text in texts)
     return any(
@@ -245,10 +240,10 @@ def looks_like_unread_log(path: Path) -> bool:
 def _ends(path: Path) -> list[str]:
     """How a file begins and ends, as text; empty for a binary file."""
     with open_file(path) as stream:
-        head = stream.read(SNIFFED_BYTES)
+        head = stream.read(SNIFF_BYTES)
         size = stream.seek(0, 2)
-        stream.seek(max(size - SNIFFED_BYTES, len(head)))
-        tail = stream.read(SNIFFED_BYTES)
+        stream.seek(max(size - SNIFF_BYTES, len(head)))
+        tail = stream.read(SNIFF_BYTES)
     try:
         encoding = text_encoding(path, head)
     except InputError:

@@ -389,7 +389,7 @@ def test_messages_around_the_reports(write: Write) -> None:
         0.522,
         11.54048,
     )
-    assert (log.notes.test_loss, log.main.announced_iterations) == (1.234, 1000)
+    assert (log.notes.test_losses, log.main.announced_iterations) == ([1.234], 1000)
     (save,) = log.notes.saves
     assert (save.iteration, save.files) == (None, ("adapters/adapters.safetensors",))
 

@@ -5,13 +5,13 @@ import re
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar, messages
 from mlxdoctor.evidence.logs.series import LEVELS, MAX_HEADER, Save, Trainable
 from mlxdoctor.evidence.logs.text_stream import to_number
+from mlxdoctor.evidence.run_files import iteration_in
 
 _SAVED = re.compile(
     r"(?:Iter(?:ation)?\s+(\d+):\s*)?Saved\s+(final\s+)?(?:adapter\s+)?weights\s+to\s+(\S.*)"
 )
 #: In the coloured table of mlx-lm: `save  0000010_adapters.safetensors`.
 _LISTED = re.compile(r"(?:^|\s)save\s+(\S+\.(?:safetensors|npz))\s*$")
-_ITERATION = re.compile(r"(?<!\d)(\d+)_adapters")
 _SIZE = r"([\d.,]*\d)\s?(K|M|B|[Mm]illion|[Bb]illion)?\b"
 #: The share, the few and all: `Trainable parameters: 0.1% (5.2M/3212.750M)`.
 _SHARE = re.compile(
@@ -106,8 +106,7 @@ class Events(LineFormat):
             self.notes.ended += [number] if match[2] else []
             self.notes.saves.append(Save(iteration, tuple(files)))
         elif match := _LISTED.search(line):
-            named = _ITERATION.search(match[1])
-            self.notes.saves.append(Save(int(named[1]) if named else None, (match[1],)))
+            self.notes.saves.append(Save(iteration_in(match[1]), (match[1],)))
         elif match := _TEST.search(line):
             loss = to_number(match[1].rstrip("."))
             self.notes.test_losses += [] if loss is None else [loss]

@@ -129,7 +129,6 @@ class JsonHistory(DocumentFormat):
     priority = 50
     understood = "trainer_state.json"
     example = '{"log_history": [{"step": 1, "loss": 2.5},\n {"step": 2, "loss": 2.25}]}\n'
-    marks = ("log_history", "train_loss_history")
 
     def read(self, document: Any) -> str | None:
         inner = document.values() if isinstance(document, dict) else ()

@@ -140,9 +140,7 @@ class LogSoFar:
     ) -> Shape:
         """The shape with these columns; rows are appended to it."""
         key = (columns, step, axis, run, nature)
-        if key not in self.by_form:
-            self.by_form[key] = Shape(columns, step, axis, run, nature)
-        return self.by_form[key]
+        return self.by_form.setdefault(key, Shape(*key))
 
     @property
     def shapes(self) -> list[Shape]:
@@ -304,13 +302,7 @@ class LineFormat(LogFormat):
 
 
 class DocumentFormat(LogFormat):
-    """A format of logs that are one JSON document, which a trainer writes anew at every save.
-
-    Attributes:
-        marks: words that nothing but such a log has in it: they show it where a part is seen.
-    """
-
-    marks: ClassVar[tuple[str, ...]] = ()
+    """A format of logs that are one JSON document, which a trainer writes anew at every save."""
 
     @abstractmethod
     def read(self, document: Any) -> str | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 
 from mlxdoctor.tables import shipped
 
@@ -25,6 +26,8 @@ _FOREIGN = re.compile(
     re.IGNORECASE,
 )
 _ALIASES = {alias: name for name, aliases in CANONICAL.items() for alias in (*aliases, name)}
+#: Every name of a metric that has a canonical one, or stands in for it.
+KNOWN = frozenset(chain(_ALIASES, *STAND_INS.values()))
 
 #: Names of the column that counts updates, best first.
 STEPS: tuple[str, ...] = tuple(_TABLES["steps"])

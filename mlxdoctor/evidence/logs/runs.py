@@ -82,7 +82,6 @@ class _Rows:
         index: its place among the rows of that shape, int64 (n,).
         roles: TRAIN, VALIDATION or OTHER, int64 (n,).
         epochs: the epoch that every row names, float64 (n,); NaN where it names none.
-        losses: the training loss of every row, float64 (n,); NaN where it has none.
         named: what counts the updates in it, float64 (n,); NaN where nothing does.
         steps: the same, counted on where each epoch counts them anew.
     """
@@ -102,7 +101,6 @@ class _Rows:
         self.index, self.named = self.index[once], self.named[once]
         self.roles = np.array([shape.role for shape in shapes])[self.owner]
         self.epochs = self._column("epoch")
-        self.losses = self._column("train_loss")
         self.steps = self._counted_on()
 
     def _column(self, *names: str) -> NDArray[np.float64]:

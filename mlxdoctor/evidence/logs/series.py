@@ -276,11 +276,6 @@ class Notes:
         return bool(self.failures or self.trainable or self.mean_losses or self.test_losses)
 
     @property
-    def test_loss(self) -> float | None:
-        """The last test loss; None where none was told."""
-        return self.test_losses[-1] if self.test_losses else None
-
-    @property
     def tell_of_a_run(self) -> bool:
         """Whether they tell of one at all, be it that it began or ended: other texts do, too."""
         return self.tell_of_training or bool(self.run_marks or self.ended)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mlxdoctor.evidence.logs.log_format import LIKE_NUMBER
-from mlxdoctor.evidence.logs.metric_names import CANONICAL, STAND_INS, canonical, snake_case, unique
+from mlxdoctor.evidence.logs.metric_names import CANONICAL, KNOWN, canonical, snake_case, unique
 from mlxdoctor.evidence.logs.text_stream import NUMBER
 
 #: Numbers in a line that are looked at.
@@ -90,12 +90,6 @@ _RATES = frozenset(
     alias
     for name in ("iterations_per_second", "seconds_per_iteration", "tokens_per_second")
     for alias in CANONICAL[name]
-)
-_KNOWN = frozenset(
-    alias
-    for table in (CANONICAL, STAND_INS)
-    for name, aliases in table.items()
-    for alias in (name, *aliases)
 )
 
 
@@ -243,7 +237,7 @@ def _named(text: str, after: str, *, is_first: bool, is_prefix: bool) -> str | N
     """
     name = _name(text, is_first=is_first)
     is_other = is_prefix and not _KEY.search(text)
-    if is_other and name is not None and snake_case(name) not in _KNOWN:
+    if is_other and name is not None and snake_case(name) not in KNOWN:
         return None
     unit = _UNIT.match(after)
     said = snake_case(unit.group()) if unit else ""
