@@ -7,10 +7,8 @@ back, changing one of them back shows which. Of a plan, its own settings are hel
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,8 +22,7 @@ from mlxdoctor.evidence.other_runs import PlannedRun
 from mlxdoctor.evidence.source import Source
 from mlxdoctor.evidence.supervision import of_preferences
 from mlxdoctor.evidence.training_log import TrainingLog
-from mlxdoctor.judge.rate import planned_rates, usual_rates
-from mlxdoctor.judge.remedy import scaled_schedule
+from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.measure.text.outputs import answer_words
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import LoadedModels
@@ -33,6 +30,7 @@ from mlxdoctor.models.losses import Figures, ratio
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.time_budget import Pace
 from mlxdoctor.twin.batches import Batch
+from mlxdoctor.twin.held_back import changed_back, highest_rate, shown, updates_of
 from mlxdoctor.twin.parts import Parts
 from mlxdoctor.twin.replay import Replay
 from mlxdoctor.twin.rerun import (
@@ -78,8 +76,6 @@ POOR = 0.3
 #: answers rightly; fewest answers that tell, and most words of an answer that a model gives as it
 #: was taught, or not.
 RIGHT, ALMOST_ALL, ENOUGH_ANSWERS, SHORT_ANSWER = 0.5, 0.9, 8, 24
-#: A dropout that is a fault by itself: trainers use 0 to 0.3.
-UNUSUAL = 0.5
 
 
 @dataclass(frozen=True)
@@ -270,18 +266,6 @@ def _reach(run: RunView, models: LoadedModels | None) -> Reach:
 def is_far(run: float, twin: float) -> bool:
     """Whether the twin's loss is a small part of the run's, and far below; nats a token."""
     return twin <= LITTLE * run and run - twin >= POOR
-
-
-def updates_of(settings: Settings) -> int:
-    """How often the run changes its weights."""
-    return max(settings.iters // settings.grad_accumulation_steps, 1)
-
-
-def highest_rate(settings: Settings) -> float:
-    """The rate that the run states; of a schedule, the highest that it comes to."""
-    config = TrainingConfig((), Path("plan"), settings.stated(), "mlx-lm")
-    rates = planned_rates(config, updates_of(settings))
-    return settings.learning_rate if rates is None else float(rates.max())
 
 
 @dataclass(frozen=True)
@@ -606,14 +590,14 @@ class _Measuring:
             return found if found.is_replayed else self._made_whole(found)
         assert found.own is not None, "its settings were tried"
         gap, gained = found.own - found.reached, found.untouched - found.reached
-        for name, changed in self._changes(reference, found.rate):
+        for name, changed in changed_back(self.settings, reference, found.rate):
             after = self._after_own(changed)
             if after is None:
                 left_out = "no time was left to try every change of the settings"
                 return replace(found, left_out=left_out)
             # Where it ended above the untouched model, half of that way is still no learning.
             if after.mean - found.reached < CLOSED * min(gap, gained):
-                values = _shown(self.settings, name), _shown(changed, name)
+                values = shown(self.settings, name), shown(changed, name)
                 found = replace(found, setting=name, before=values[0], after=values[1])
                 return replace(found, cured=after.mean)
         return found
@@ -625,57 +609,3 @@ class _Measuring:
             return found
         as_found = replace(found, own=made.mean)
         return as_found if as_found.is_of_the_settings else replace(found, whole=made.mean)
-
-    def _changes(self, reference: Settings, rate: float) -> Iterator[tuple[str, Settings]]:
-        """The setting that is changed back, and all settings with it."""
-        own, peak = self.settings, highest_rate(self.settings)
-        schedule, lora = own.lr_schedule, own.lora_parameters
-        # The batches of an update first, since all others take as many.
-        changes: list[tuple[str, dict[str, Any]]] = [
-            ("grad_accumulation_steps", {"grad_accumulation_steps": 1}),
-            ("lr_schedule", {"lr_schedule": None, "learning_rate": peak}),
-        ]
-        if schedule and peak > 0 and (scaled := scaled_schedule(schedule, rate / peak)):
-            changes.append(("learning_rate", {"lr_schedule": {**schedule, "arguments": scaled}}))
-        if own.optimizer != "adam" or own.optimizer_config.get("adam"):
-            changes.append(("optimizer", {"optimizer": "adam", "optimizer_config": {}}))
-        name = "lr_schedule" if schedule else "learning_rate"
-        changes.append((name, {"lr_schedule": None, "learning_rate": rate}))
-        if lora is not None:
-            every = {key: value for key, value in lora.items() if key != "keys"}
-            # Whoever states keys leaves modules out.
-            changes.insert(1, ("lora_parameters.keys", {"lora_parameters": every}))
-            undropped = {"lora_parameters": {**lora, "dropout": 0.0}}
-            # What a large one does no rate makes good.
-            place = 0 if lora["dropout"] >= UNUSUAL else len(changes)
-            changes.insert(place, ("lora_parameters.dropout", undropped))
-            scaled_lora = {**lora, "scale": MLX_LM_LORA_DEFAULTS["scale"]}
-            changes.append(("lora_parameters.scale", {"lora_parameters": scaled_lora}))
-            changes.append(("lora_parameters", {"lora_parameters": reference.lora_parameters}))
-        changes += [("num_layers", {"num_layers": -1})]
-        changes += [("max_seq_length", {"max_seq_length": reference.max_seq_length})]
-        for name, values in changes:
-            if (changed := replace(own, **values)) != own:
-                yield name, changed
-
-
-def _shown(settings: Settings, name: str) -> str:
-    """The value of a setting, as a sentence names it."""
-    table, _, key = name.rpartition(".")
-    value = getattr(settings, table).get(key) if table else getattr(settings, key)
-    if key == "keys":
-        return ", ".join(map(str, value)) if value else "those of mlx-lm"
-    if name == "learning_rate":
-        return f"{highest_rate(settings):g}"
-    if name == "lr_schedule":
-        if value is None:
-            return f"a constant rate of {settings.learning_rate:.2g}"
-        warmup = value.get("warmup")
-        return f"{value.get('name', '')}" + (f" with {warmup:,} warm-up updates" if warmup else "")
-    if name == "optimizer":
-        options = settings.optimizer_config.get(settings.optimizer, {})
-        shown = ", ".join(f"{key} {value}" for key, value in options.items())
-        return f"{value} ({shown})" if shown else str(value)
-    if name == "lora_parameters":
-        return f"rank {value.get('rank')}, scale {value.get('scale')}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -12,8 +12,8 @@ from mlxdoctor.preflight.configuration import planned_config
 from mlxdoctor.preflight.steps import TIMED, first_step, timed
 from mlxdoctor.probe.probing import judge
 from mlxdoctor.run import Run
+from mlxdoctor.twin.held_back import highest_rate
 from mlxdoctor.twin.prepared import prepared
-from mlxdoctor.twin.reach import highest_rate
 from mlxdoctor.twin.rerun import recorded_settings
 from mlxdoctor.verdict import Readiness
 from tests.preflight.small_run import SOUND, small_run
