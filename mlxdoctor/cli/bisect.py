@@ -18,7 +18,7 @@ here can tell a good checkpoint from a broken one.""",
 @options.base_model()
 @options.no_generate
 @options.printed("text", "markdown", "json")
-def command(*, run: Path, base: Path | None, no_generate: bool, output_format: str) -> int:
+def command(*, run: Path, base: Path | None, no_generate: bool, printed: str) -> int:
     """Find the last good checkpoint of a run and the best, and say when and how it broke.
 
     RUN is the folder with the numbered checkpoints. Every value of every file is
@@ -39,8 +39,8 @@ def command(*, run: Path, base: Path | None, no_generate: bool, output_format: s
     with ProgressLine() as progress:
         evidence = Run.discover([run], base=base, allow_model=not no_generate, progress=progress)
         table = bisect(evidence)
-    text = answer.render(table, is_markdown=output_format == "markdown")
-    output.show(answer.as_object(table), text, output_format)
+    text = answer.render(table, is_markdown=printed == "markdown")
+    output.show(answer.as_object(table), text, printed)
     if not table.is_decided:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN if table.newest_is_good else EXIT_FOUND

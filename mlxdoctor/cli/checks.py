@@ -7,7 +7,7 @@ from mlxdoctor.cli import EXIT_CLEAN, options, output
 
 @click.command(name="checks")
 @options.printed("text", "json")
-def command(output_format: str) -> int:
+def command(printed: str) -> int:
     """List what can be found: every check, its codes, and what each means.
 
     The cost says what a check reads: files alone (instant), or what a running
@@ -27,5 +27,5 @@ def command(output_format: str) -> int:
         for code, symptom in one.symptoms.items()
     ]
     cells = [[row["code"], row["meaning"], row["cost"]] for row in rows]
-    output.show(rows, output.table(["code", "meaning", "cost"], cells, 1), output_format)
+    output.show(rows, output.table(["code", "meaning", "cost"], cells, 1), printed)
     return EXIT_CLEAN

@@ -71,7 +71,7 @@ what was done is reported all the same.""",
     metavar="SECONDS",
     help="An item that takes longer is unusable. On a cluster, this is looked at between checks.",
 )
-@options.printed(*(one.name for one in formats().values() if one.gate), names=options.OF_A_WRITER)
+@options.printed(*(one.name for one in formats().values() if one.gate))
 @options.written([one.name for one in formats().values() if one.suffix and one.gate])
 @options.output_folder("Folder for gate.md, gate.json, gate.sarif, gate.junit.xml.")
 @click.option(

@@ -11,7 +11,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 @click.argument("adapters", nargs=-1, required=True, type=options.PATH)
 @options.base_model("The base model's folder, for norms relative to its weights.")
 @options.printed("text", "json", "markdown")
-def command(*, adapters: tuple[Path, ...], base: Path | None, output_format: str) -> int:
+def command(*, adapters: tuple[Path, ...], base: Path | None, printed: str) -> int:
     """Show every adapted module: rank, scale, norms, spectrum and a verdict.
 
     ADAPTERS are folders or files of mlx-lm or PEFT. Every value is read. The exit
@@ -31,6 +31,6 @@ def command(*, adapters: tuple[Path, ...], base: Path | None, output_format: str
 
     model = BaseModel.read(base) if base is not None else None
     shown = [inspect_adapter(path, model) for path in adapters]
-    pages = [page(figures, is_markdown=output_format == "markdown") for figures in shown]
-    output.show({"adapters": shown}, "\n\n".join(pages), output_format)
+    pages = [page(figures, is_markdown=printed == "markdown") for figures in shown]
+    output.show({"adapters": shown}, "\n\n".join(pages), printed)
     return EXIT_FOUND if any(figures["faulty"] for figures in shown) else EXIT_CLEAN

@@ -39,7 +39,7 @@ _COLOURS = {"answer": "green", "end": "magenta", "prompt": "yellow", "other": "c
 )
 @options.printed("text", "json")
 def command(
-    *, data: Path, base: Path, config: Path | None, rows: int, output_format: str, **given: Any
+    *, data: Path, base: Path, config: Path | None, rows: int, printed: str, **given: Any
 ) -> int:
     """Show what mlx-lm trains on: each row's tokens, the targets among them, and totals.
 
@@ -66,7 +66,7 @@ def command(
         "totals": totals(labelled(chosen, encoder)),
         "rows": [_row(line, row, tokenizer) for line, row in first],
     }
-    output.show(content, "\n".join(_lines(content)), output_format)
+    output.show(content, "\n".join(_lines(content)), printed)
     return EXIT_CLEAN
 
 

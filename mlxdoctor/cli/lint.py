@@ -12,7 +12,7 @@ from mlxdoctor.cli import EXIT_CLEAN, EXIT_FOUND, options, output
 @options.printed("text", "json", "sarif", "github")
 @options.fails_on("warning")
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules and stop.")
-def command(paths: tuple[Path, ...], output_format: str, fail_on: str, list_rules: bool) -> int:
+def command(paths: tuple[Path, ...], printed: str, fail_on: str, list_rules: bool) -> int:
     """Look for known mistakes in training code, without importing or running it.
 
     Folders are searched for Python files. A hit is silenced by a comment on its
@@ -36,6 +36,6 @@ def command(paths: tuple[Path, ...], output_format: str, fail_on: str, list_rule
     if not paths:
         raise click.UsageError("Missing argument 'FILE...'.")
     hits = lint(paths)
-    click.echo(FORMATS[output_format](hits), nl=False)
+    click.echo(FORMATS[printed](hits), nl=False)
     fails = any(hit.severity.reaches(fail_on) for hit in hits)
     return EXIT_FOUND if fails else EXIT_CLEAN

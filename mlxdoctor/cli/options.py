@@ -21,20 +21,15 @@ no_generate = click.option(
     "--no-generate", is_flag=True, help="Run no model, even if base and adapter are here."
 )
 data = click.option("--data", type=PATH, help="Folder with train.jsonl and valid.jsonl.")
-#: `--stdout` of a command that writes files, of which `--format` says which.
-OF_A_WRITER = ("--stdout", "printed")
 #: Commands that read no file of a user's.
 WITHOUT_LIMIT = frozenset({"checks", "explain"})
 
 
-def printed(
-    *formats: str,
-    names: Sequence[str] = ("--stdout", "output_format"),
-    default: str | None = "text",
-) -> Callable[[F], F]:
+def printed(*formats: str, default: str | None = "text") -> Callable[[F], F]:
     """`--stdout`: what is printed; `--format` says what is written into files."""
     return click.option(
-        *names,
+        "--stdout",
+        "printed",
         type=click.Choice(formats),
         default=default,
         show_default=default is not None,
@@ -73,7 +68,7 @@ def reported(command: F) -> F:
     shown = [each for each in formats().values() if each.report is not None]
     for option in (
         no_text,
-        printed(*(each.name for each in shown), names=OF_A_WRITER, default=None),
+        printed(*(each.name for each in shown), default=None),
         output_folder("The report goes into a folder in here that has the run's name."),
         written([each.name for each in shown if each.suffix], ("markdown",)),
     ):

@@ -58,9 +58,9 @@ def deliver(
         click.echo(f"mlxdoctor: {escape.terminal(sentence)}", err=True)
 
 
-def show(content: Any, text: str, output_format: str) -> None:
+def show(content: Any, text: str, printed: str) -> None:
     """Print what a command found: its content as JSON, or the text that says it."""
-    shown = strict_json.render(content) if output_format == "json" else text
+    shown = strict_json.render(content) if printed == "json" else text
     click.echo(shown, nl=not shown.endswith("\n"))
 
 

@@ -33,7 +33,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 @options.printed("text", "json")
 @options.fails_on()
 def command(
-    function: str, steps: int | None, expect: str | None, output_format: str, fail_on: str
+    function: str, steps: int | None, expect: str | None, printed: str, fail_on: str
 ) -> int:
     """Make training steps with your own model, loss and batch, and measure them.
 
@@ -68,7 +68,7 @@ def command(
     with ProgressLine() as progress:
         measured = measure(trainer, steps=steps, sources=sources, progress=progress)
     result = judge(measured)
-    output.show(result.to_dict(), _text(function, result), output_format)
+    output.show(result.to_dict(), _text(function, result), printed)
     if any(finding.severity.reaches(fail_on) for finding in result.findings):
         return EXIT_FOUND
     return EXIT_INCONCLUSIVE if result.unjudged else EXIT_CLEAN

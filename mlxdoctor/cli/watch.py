@@ -47,7 +47,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     idle: float | None,
     patience: int | None,
     no_follow: bool,
-    output_format: str,
+    printed: str,
 ) -> int:
     """Follow the log of a training, and end at the first report that is beyond doubt.
 
@@ -74,7 +74,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
     """
     target = find_process(stop_pid) if stop_pid is not None else None
     follows = find_process(until_exit) if until_exit is not None else target
-    say = _Speaker(output_format)
+    say = _Speaker(printed)
     if str(log) == "-":
         remedy = "write it into one as well, with `| tee train.log`, and watch that"
         raise InputError(None, "the log has to be a file", remedy)
@@ -102,8 +102,8 @@ def command(  # noqa: PLR0917 - click passes every option by name
 class _Speaker:
     """Says what happens, as text for a person or as JSON lines for a program."""
 
-    def __init__(self, output_format: str) -> None:
-        self._is_json = output_format == "json"
+    def __init__(self, printed: str) -> None:
+        self._is_json = printed == "json"
 
     def line(self, event: str, text: str, *, is_result: bool = True, **more: Any) -> None:
         """An event; what is no result is said beside the output, or as an event of its own."""

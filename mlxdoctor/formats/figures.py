@@ -56,7 +56,6 @@ _HIGHEST = 20.0
 #: Kind of rerun -> colour and line.
 _RERUN_LOOKS: Mapping[str, tuple[str, str]] = {
     "as recorded": (ORANGE, "-"),
-    "trial": (GREY, ":"),
     "another order": (GREY, "--"),
     "random rows": (GREY, "--"),
     "change": (BLUE, "-"),

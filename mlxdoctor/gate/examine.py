@@ -33,14 +33,6 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Task:
-    """An adapter, run or file to examine, and how."""
-
-    path: str
-    options: Options
-
-
-@dataclass(frozen=True)
 class Examined:
     """What came of it: a report, or a sentence that says why there is none."""
 
@@ -49,28 +41,28 @@ class Examined:
     seconds: float
 
 
-#: Examines an item.
-Function = Callable[[Task], Examined]
+#: Examines an item, an adapter, run or file, by its path.
+Function = Callable[[str], Examined]
 
 
-def examine(task: Task) -> Examined:
-    """Examine one item. Never raises for what is wrong with it."""
+def examine(item: str, options: Options) -> Examined:
+    """Examine one item, by its path. Never raises for what is wrong with it."""
     # Not by the process that hands out the work: NumPy alone takes as long to import as ten items.
     from mlxdoctor.api import diagnose
     from mlxdoctor.preflight import preflight
     from mlxdoctor.preflight.configuration import is_plan
 
-    start, options = time.perf_counter(), task.options
+    start = time.perf_counter()
 
     def in_time(_: str, __: int, ___: int) -> None:
         # A check that ran into the alarm is an outcome like others; the next one is not begun.
         if time.perf_counter() - start > options.seconds:
             raise TimeLimitExceeded(options.seconds)
 
-    stage = Stage(f"examining {task.path}", Kind.ITEM, limit="", wall=options.seconds)
+    stage = Stage(f"examining {item}", Kind.ITEM, limit="", wall=options.seconds)
     report: Report | None = None
     problem = ""
-    path = Path(task.path)
+    path = Path(item)
     try:
         with stage, time_limit(options.seconds):
             given: dict[str, Any] = {"with_text": options.with_text, "progress": in_time}
@@ -88,17 +80,17 @@ def examine(task: Task) -> Examined:
         outcomes = tuple(replace(outcome, exhibits=()) for outcome in whole.outcomes)
         report = replace(whole.alone, outcomes=outcomes)
     except StageStopped as stopped:
-        problem = f"{task.path}: {stopped}"
+        problem = f"{item}: {stopped}"
     except InputError as error:
         problem = str(error)
     except TimeLimitExceeded:
         remedy = "allow more with --time-limit, or look at it with `mlxdoctor diagnose`"
-        problem = f"{task.path}: took longer than {options.seconds:g} s; {remedy}"
+        problem = f"{item}: took longer than {options.seconds:g} s; {remedy}"
     except MemoryError:
-        problem = f"{task.path}: there was not enough memory to examine it"
+        problem = f"{item}: there was not enough memory to examine it"
     except Exception as error:  # one item's bug must not hide the others' findings
         bug = f"{type(error).__name__}: {quoted(str(error))}"
-        problem = f"{task.path}: mlxdoctor itself failed on it ({bug}); please report this as a bug"
+        problem = f"{item}: mlxdoctor itself failed on it ({bug}); please report this as a bug"
     if not options.with_text:
         problem = without_quotations(problem)
     return Examined(report, problem, time.perf_counter() - start)

@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from itertools import count, zip_longest
 
 from mlxdoctor.causes import load_causes
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined, Options, Task
+from mlxdoctor.gate.examine import Examined, Options, examine
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.targets import Target, targets
 from mlxdoctor.gate.weigh import Weighed, judge, notices, renewed
@@ -118,22 +119,23 @@ def _examined(
         return results
     # Workers elsewhere have another current folder.
     place: Callable[[str], str] = os.path.abspath if options.cluster else str
-    tasks = [Task(place(items[number].path), options) for number in numbers]
+    paths = [place(items[number].path) for number in numbers]
+    function = partial(examine, options=options)
     done = count(len(items) - len(numbers) + 1)
 
-    def finished(task: int, examined: Examined) -> None:
+    def finished(number: int, examined: Examined) -> None:
         if options.cluster:
             examined = replace(examined, report=as_seen_here(examined.report))
-        results[numbers[task]] = examined
+        results[numbers[number]] = examined
         if progress is not None:
             progress("models" if options.generate else "gate", next(done), len(items))
 
     jobs = options.jobs or (1 if options.generate else os.cpu_count() or 1)
     if options.cluster:
-        workers = cluster(options.cluster)
-    elif len(tasks) <= (1 if options.generate else FEW_ITEMS):
-        workers = here()
+        workers = cluster(options.cluster, function)
+    elif len(paths) <= (1 if options.generate else FEW_ITEMS):
+        workers = here(function)
     else:
-        workers = processes(min(jobs, len(tasks)))
-    examine_all(tasks, workers, finished)
+        workers = processes(min(jobs, len(paths)), function)
+    examine_all(paths, workers, finished)
     return results

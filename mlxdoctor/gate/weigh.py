@@ -196,13 +196,14 @@ def _undecided(report: Report, rules: Rules) -> Iterator[str]:
     for outcome in report.outcomes:
         if outcome.status is Status.CRASHED and outcome.check not in rules.require:
             yield f"the check {outcome.check} crashed: {outcome.reason}"
+    kinds = {file.kind for file in report.evidence}
     # What could not be read is a reason of its own.
     if report.unreadable:
         return
     if report.planned is not None:
         if report.planned.readiness is Readiness.UNKNOWN:
             yield report.planned.open_because
-    elif _has_configuration_alone(report):
+    elif CONFIGURATION in kinds and kinds.isdisjoint((ADAPTER, TUNED)):
         yield "its configuration lies there, and no weights"
     # An adapter that is sound as far as files can tell passes: nobody trains in CI.
     elif report.verdict is Verdict.INCONCLUSIVE and not report.seen:
@@ -219,11 +220,6 @@ def _not_learned(report: Report) -> Iterator[str]:
     why = next(reasons, "its loss is about the base's").partition("; ")[0]
     why = "needs --generate" if why.startswith(NOT_ASKED) else why
     yield f"no model shows that it is better than its base at its own rows: {why}"
-
-
-def _has_configuration_alone(report: Report) -> bool:
-    kinds = {file.kind for file in report.evidence}
-    return CONFIGURATION in kinds and kinds.isdisjoint((ADAPTER, TUNED))
 
 
 def _is_adapter(report: Report) -> bool:

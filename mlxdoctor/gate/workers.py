@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
-from mlxdoctor.gate.examine import Examined, Function, Task, examine
+from mlxdoctor.gate.examine import Examined, Function
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.stages import attach, leave_out
 from mlxdoctor.safety.watched import POLL, Child, Stopped, begin_again
@@ -38,51 +38,51 @@ class Workers:
         end: ends the work at once, whatever is being done.
     """
 
-    submit: Callable[[Task], Future[Examined]]
+    submit: Callable[[str], Future[Examined]]
     most: int
     end: Callable[[], None]
 
 
-def examine_all(tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
-    """Examine every task until that is interrupted; `finished` is called as each ends."""
+def examine_all(items: Sequence[str], workers: Workers, finished: Finished) -> None:
+    """Examine every item until that is interrupted; `finished` is called as each ends."""
     running: dict[Future[Examined], int] = {}
     begun = 0
     try:
-        while begun < len(tasks) or running:
-            while begun < len(tasks) and len(running) < workers.most:
-                running[workers.submit(tasks[begun])] = begun
+        while begun < len(items) or running:
+            while begun < len(items) and len(running) < workers.most:
+                running[workers.submit(items[begun])] = begun
                 begun += 1
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 number = running.pop(future)
-                finished(number, _came_of(tasks[number], future))
+                finished(number, _came_of(items[number], future))
     except KeyboardInterrupt:
         with suppress(KeyboardInterrupt):
             for future, number in running.items():
                 if future.done():
-                    finished(number, _came_of(tasks[number], future))
+                    finished(number, _came_of(items[number], future))
     finally:
         workers.end()
 
 
-def _came_of(task: Task, future: Future[Examined]) -> Examined:
+def _came_of(item: str, future: Future[Examined]) -> Examined:
     try:
         return future.result()
     except Exception as error:  # of a bug, or of a machine of a cluster that is gone
-        return _lost(task, error)
+        return _lost(item, error)
 
 
-def _lost(task: Task, error: BaseException) -> Examined:
-    lost = f"{task.path}: its worker was lost ({type(error).__name__})"
+def _lost(item: str, error: BaseException) -> Examined:
+    lost = f"{item}: its worker was lost ({type(error).__name__})"
     return Examined(None, f"{lost}; examine it alone with `mlxdoctor diagnose`", 0.0)
 
 
-def here(function: Function = examine) -> Workers:
+def here(function: Function) -> Workers:
     """This process: as good as any where it is watched itself, as the command line's is."""
 
-    def submit(task: Task) -> Future[Examined]:
+    def submit(item: str) -> Future[Examined]:
         future: Future[Examined] = Future()
         try:
-            future.set_result(function(task))
+            future.set_result(function(item))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -90,7 +90,7 @@ def here(function: Function = examine) -> Workers:
     return Workers(submit, 1, lambda: None)
 
 
-def processes(jobs: int, function: Function = examine) -> Workers:
+def processes(jobs: int, function: Function) -> Workers:
     """So many watched processes on this machine, each led by a thread."""
     workers = [_Worker() for _ in range(jobs)]
     unled = iter(workers)
@@ -108,10 +108,10 @@ def processes(jobs: int, function: Function = examine) -> Workers:
             worker.close()
 
     # So that no thread waits for its next item.
-    return Workers(lambda task: threads.submit(in_a_child, function, task), 2 * jobs, end)
+    return Workers(lambda item: threads.submit(in_a_child, function, item), 2 * jobs, end)
 
 
-def cluster(address: str, function: Function = examine) -> Workers:
+def cluster(address: str, function: Function) -> Workers:
     """The workers of a Dask scheduler, which must see the same files.
 
     Raises:
@@ -134,7 +134,7 @@ def cluster(address: str, function: Function = examine) -> Workers:
         client.close()
 
     most = 2 * max(sum(client.ncores().values()), 1)
-    return Workers(lambda task: executor.submit(in_a_child, function, task), most, end)
+    return Workers(lambda item: executor.submit(in_a_child, function, item), most, end)
 
 
 class _Worker:
@@ -146,17 +146,17 @@ class _Worker:
         self._lock = threading.Lock()
         self._is_ended = False
 
-    def examine(self, function: Function, task: Task) -> Examined:
+    def examine(self, function: Function, item: str) -> Examined:
         """Examine an item, again where something of it has to be left out."""
         begun = time.monotonic()
         left_out: dict[tuple[str, str], str] = {}
         while True:
-            answer = self._ask(function, task, left_out)
+            answer = self._ask(function, item, left_out)
             if isinstance(answer, Examined):
                 return answer
             is_over = not begin_again(left_out, answer) or (answer.item, answer.item) in left_out
             if is_over or self._is_ended:
-                problem = f"{task.path}: {answer.sentence}"
+                problem = f"{item}: {answer.sentence}"
                 return Examined(None, problem, time.monotonic() - begun)
 
     def end(self) -> None:
@@ -178,12 +178,12 @@ class _Worker:
         self.close()
 
     def _ask(
-        self, function: Function, task: Task, left_out: dict[tuple[str, str], str]
+        self, function: Function, item: str, left_out: dict[tuple[str, str], str]
     ) -> Examined | Stopped:
         child, connection = self._started()
         stopped: Stopped | None = None
         with suppress(EOFError, OSError):
-            connection.send((function, task, left_out))
+            connection.send((function, item, left_out))
             while not connection.poll(POLL):
                 if stopped := child.look():
                     break
@@ -213,12 +213,12 @@ class _Worker:
             return self._child, self._connection
 
 
-def in_a_child(function: Function, task: Task) -> Examined:
+def in_a_child(function: Function, item: str) -> Examined:
     """Examine an item in the watched process that this thread leads, and keeps for the next."""
     if not hasattr(_own, "worker"):
         _own.worker = _Worker()
     worker: _Worker = _own.worker
-    return worker.examine(function, task)
+    return worker.examine(function, item)
 
 
 def serve(descriptor: int) -> None:
@@ -235,10 +235,10 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     with suppress(EOFError):
         while True:
-            function, task, left_out = connection.recv()
+            function, item, left_out = connection.recv()
             leave_out(left_out)
             try:
-                answer = function(task)
+                answer = function(item)
             except BaseException as error:  # a library's panic is no `Exception`
-                answer = _lost(task, error)
+                answer = _lost(item, error)
             connection.send(answer)

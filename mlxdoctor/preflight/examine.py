@@ -118,8 +118,7 @@ def _cost_of(
         return None
     seconds, iterations = None, config.iters
     if timed is not None and timed.trained and timed.validated and iterations:
-        dataset = run.get(Dataset)
-        split = dataset.splits.get("valid") if dataset is not None else None
+        split = run.need(Dataset).splits.get("valid")
         batches = len(split.rows) // batch_size if split is not None else 0
         if config.val_batches is not None and config.val_batches >= 0:
             batches = min(batches, config.val_batches)

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mlxdoctor.causes import Cause
-from mlxdoctor.diagnosis import severities
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.exhibits import Curve
-from mlxdoctor.finding import LOOKED, Finding, Outcome, Severity, onset_of
+from mlxdoctor.finding import Finding, Outcome, Severity, onset_of
 from mlxdoctor.judge.remedy import fix_for, needed_values
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Change, Laboratory, Observation, symptom_checks
-from mlxdoctor.reproduce.rules import Question, Signs, Trials, needed
+from mlxdoctor.reproduce.observe import Change, Laboratory, symptom_checks
+from mlxdoctor.reproduce.rules import Observation, Question, Signs, Trials, needed, signs_of
 from mlxdoctor.verdict import Coverage, Rerun
 
 #: Iterations of a rerun. In seed 000, 20 to 50 decide; a loss that never moves is not judged
@@ -51,13 +50,7 @@ class Failure:
     def recorded(self) -> Signs:
         """Its symptoms."""
         names = {check.name for check in symptom_checks()}
-        of_training = [outcome for outcome in self.outcomes if outcome.check in names]
-        noted = severities(of_training).items()
-        return Signs(
-            {code: severity for code, severity in noted if severity is not Severity.INFO},
-            looked=frozenset(each.check for each in of_training if each.status in LOOKED),
-            unsought=frozenset(code for outcome in of_training for code in outcome.unsought),
-        )
+        return signs_of([outcome for outcome in self.outcomes if outcome.check in names])
 
     @property
     def everything(self) -> Question:
@@ -128,7 +121,7 @@ class Bench:
             label=change.label,
             seed=seed,
             symptom=question.shows(seen),
-            errors=seen.errors,
+            errors=seen.signs.error_codes,
             base_loss=seen.base_loss,
             loss=seen.loss,
             iterations=len(seen.iterations),

@@ -10,7 +10,7 @@ from mlxdoctor.causes import Cause
 from mlxdoctor.finding import Severity
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure
-from mlxdoctor.reproduce.observe import Change, Observation
+from mlxdoctor.reproduce.observe import Change
 from mlxdoctor.reproduce.repairs import (
     mends_all,
     other_order,
@@ -18,6 +18,7 @@ from mlxdoctor.reproduce.repairs import (
     rows_left_out,
 )
 from mlxdoctor.reproduce.rules import (
+    Observation,
     Question,
     Ruling,
     Trials,
@@ -33,7 +34,7 @@ _OTHER_TOKENS = frozenset({"max_seq_length", "mask_prompt"})
 #: Share of the held-out loss that a cure takes away: two seeds of a sound fixture run differ by
 #: under 0.05 of theirs. Of fewer iterations less is asked, since the minimum itself is shallow.
 BETTER, BETTER_EARLIER = 0.1, 0.02
-#: What the label of every placebo begins with.
+#: What the name of every placebo begins with.
 _PLACEBO = "placebo: "
 
 
@@ -95,11 +96,6 @@ def cure_of(bench: Bench, cause: Cause) -> Cure | Ruling | None:
     return _repair_of_rows(bench, cause) if cause.leave_out else None
 
 
-def _other_order(iterations: int) -> Change:
-    label = f"{_PLACEBO}another order of the rows"
-    return Change("another order", label, iterations, fault=other_order)
-
-
 def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
     """What the report advises, and then others: the mildest that cures is kept.
 
@@ -112,7 +108,7 @@ def _change_of_configuration(bench: Bench, cause: Cause) -> Cure | None:
     key = next(iter(fixes[0].after))
     cure = Cure(
         tuple(_with_fix(fix, failure.iterations) for fix in fixes),
-        _other_order(failure.iterations),
+        Change("another order", other_order.id, failure.iterations, fault=other_order),
         better=None if key in _OTHER_TOKENS else BETTER,
     )
     if key != "iters" or fixes[0].after[key] > fixes[0].before[key]:
@@ -145,7 +141,7 @@ def _repair_of_rows(bench: Bench, cause: Cause) -> Cure | Ruling:
     placebo = replace(left_out, kind="random rows", label=others_left_out.id, fault=others_left_out)
     if mends_all(bench.lab.settings):
         # None left out at random would be the run as recorded, which always fails.
-        placebo = _other_order(iterations)
+        placebo = Change("another order", other_order.id, iterations, fault=other_order)
     open_ = "other rows than those that the findings name may be at fault", "which rows those are"
     return Cure((left_out,), placebo, strict=False, leaves_open=open_)
 

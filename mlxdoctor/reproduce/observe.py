@@ -13,13 +13,13 @@ from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.exhibits import SampleAnswer
-from mlxdoctor.finding import Severity
 from mlxdoctor.formats import strict_json
 from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
 from mlxdoctor.models.losses import ANSWERS, TokenLosses, mean_loss
 from mlxdoctor.report import Fix
+from mlxdoctor.reproduce.rules import Observation, signs_of
 from mlxdoctor.run import Run
 from mlxdoctor.safety.atomic import write_files
 from mlxdoctor.twin import StepRecord, train
@@ -57,33 +57,6 @@ class Change:
     fault: Fault | None = None
     severity: Any = None
     fix: Fix | None = None
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What the doctor's own checks, and a measure of our own, say of a rerun.
-
-    Attributes:
-        findings: (code, severity) of what the checks found, notes left out.
-        base_loss: mean loss of the base model on the answers of held-out rows, nats a
-            token, masked correctly whatever the trainer did; None without such rows.
-        loss: likewise of the rerun's model; NaN where it gives none.
-        losses: as the trainer saw them, at `iterations`, nats a token.
-        seconds: training and examination together.
-    """
-
-    findings: tuple[tuple[str, str], ...]
-    base_loss: float | None
-    loss: float | None
-    iterations: tuple[int, ...] = ()
-    losses: tuple[float, ...] = ()
-    samples: tuple[SampleAnswer, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def errors(self) -> tuple[str, ...]:
-        """The codes that are errors."""
-        return tuple(code for code, severity in self.findings if severity == "error")
 
 
 class BudgetSpent(Exception):  # noqa: N818 - an answer, not an error
@@ -202,10 +175,5 @@ def examined(folder: Path, *, base: Path, data: Path) -> Observation:
         SampleAnswer(each.prompt[cut], each.base and each.base[cut], each.tuned[cut])
         for each in items
     ]
-    findings = [
-        (finding.code, finding.severity.value)
-        for outcome in outcomes
-        for finding in outcome.findings
-        if finding.severity is not Severity.INFO
-    ]
-    return Observation(tuple(findings), held_out["base"], held_out["tuned"], samples=tuple(samples))
+    losses_of = held_out["base"], held_out["tuned"]
+    return Observation(signs_of(outcomes), *losses_of, samples=tuple(samples))

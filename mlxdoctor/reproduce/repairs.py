@@ -58,8 +58,10 @@ def mends_all(settings: Settings) -> bool:
     return bool(repairs) and None not in repairs.values()
 
 
-def _left_out(settings: Settings, *, at_random: bool) -> Settings:
-    """Repair the training rows in which something was left, or leave out as many."""
+def _left_out(
+    settings: Settings, parts: Parts, _severity: Any, *, at_random: bool
+) -> tuple[Settings, Parts]:
+    """Training rows in which something was left are mended or left out, or as many at random."""
     source, folder = Path(settings.data), Path(settings.adapter_path) / "data"
     train = Dataset.read(source).splits["train"]
     repairs = repaired(train)
@@ -73,27 +75,18 @@ def _left_out(settings: Settings, *, at_random: bool) -> Settings:
     rows = (repairs.get(place, row) for place, row in enumerate(train.rows))
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows if row is not None)
     (folder / train.path.name).write_text(text, "utf-8")
-    return replace(settings, data=str(folder))
+    return replace(settings, data=str(folder)), parts
 
 
-@fault("mending or leaving out the rows that the findings name", "bad-data", "every row")
-def rows_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """Training rows are mended, or left out."""
-    del severity
-    return _left_out(settings, at_random=False), parts
+_MENDED = "mending or leaving out the rows that the findings name"
+rows_left_out = fault(_MENDED, "bad-data", "every row")(partial(_left_out, at_random=False))
+_AT_RANDOM = "placebo: as many rows left out at random"
+others_left_out = fault(_AT_RANDOM, "bad-data", "every row")(partial(_left_out, at_random=True))
 
 
-@fault("placebo: as many rows left out at random", "bad-data", "every row")
-def others_left_out(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
-    """As many training rows are left out at random."""
-    del severity
-    return _left_out(settings, at_random=True), parts
-
-
-@fault("another order of the rows", "bad-data", "every row")
-def other_order(settings: Settings, parts: Parts, severity: Any) -> tuple[Settings, Parts]:
+@fault("placebo: another order of the rows", "bad-data", "every row")
+def other_order(settings: Settings, parts: Parts, _severity: Any) -> tuple[Settings, Parts]:
     """The training batches come in the order of another seed."""
-    del severity
 
     def batches(settings: Settings) -> Batches:
         other = parts.batches(replace(settings, seed=settings.seed + OTHER_SEED))

@@ -4,13 +4,14 @@ Findings that stem from one fact (a group of the knowledge base) are one sign.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlxdoctor.causes import Cause, load_causes
-from mlxdoctor.finding import Severity
+from mlxdoctor.diagnosis import severities
+from mlxdoctor.exhibits import SampleAnswer
+from mlxdoctor.finding import LOOKED, Outcome, Severity
 from mlxdoctor.report import Fix
-from mlxdoctor.reproduce.observe import Observation
 from mlxdoctor.verdict import Confirmation
 
 #: What settles a fault in a trainer's code that reruns leave open.
@@ -18,8 +19,6 @@ PROBE = "what a step of the run's own trainer does (`mlxdoctor probe FILE:FUNCTI
 #: Share of the recorded kinds of error that the same failure shows at least: a shortened run shows
 #: fewer than a whole one.
 RECREATED = 0.5
-#: Observations of one condition, by seed.
-Trials = Mapping[int, Observation]
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,18 @@ class Signs:
 
     Attributes:
         codes: finding -> its severity.
-        looked: names of the checks that looked; nobody asks for those of a rerun.
+        looked: names of the checks that looked.
         unsought: codes that these could not look for.
     """
 
     codes: Mapping[str, Severity]
     looked: frozenset[str] = frozenset()
     unsought: frozenset[str] = frozenset()
+
+    @property
+    def error_codes(self) -> tuple[str, ...]:
+        """The findings that are errors."""
+        return tuple(code for code, bad in self.codes.items() if bad is Severity.ERROR)
 
     @property
     def all(self) -> frozenset[str]:
@@ -46,8 +50,7 @@ class Signs:
     @property
     def errors(self) -> frozenset[str]:
         """The signs that are errors."""
-        errors = (code for code, severity in self.codes.items() if severity is Severity.ERROR)
-        return frozenset(map(load_causes().group, errors))
+        return frozenset(map(load_causes().group, self.error_codes))
 
     def of(self, cause: Cause) -> frozenset[str]:
         """The signs that speak for a cause: the errors among them, if there are any."""
@@ -86,10 +89,39 @@ class Signs:
         return frozenset(foreign)
 
 
-def signs(rerun: Observation) -> Signs:
-    """The signs of a rerun."""
-    # A check's findings come worst first.
-    return Signs({code: Severity(severity) for code, severity in reversed(rerun.findings)})
+def signs_of(outcomes: Sequence[Outcome]) -> Signs:
+    """What checks say of a run or of a rerun, notes left out."""
+    noted = severities(outcomes).items()
+    return Signs(
+        {code: severity for code, severity in noted if severity is not Severity.INFO},
+        looked=frozenset(each.check for each in outcomes if each.status in LOOKED),
+        unsought=frozenset(code for outcome in outcomes for code in outcome.unsought),
+    )
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the doctor's own checks, and a measure of our own, say of a rerun.
+
+    Attributes:
+        base_loss: mean loss of the base model on the answers of held-out rows, nats a
+            token, masked correctly whatever the trainer did; None without such rows.
+        loss: likewise of the rerun's model; NaN where it gives none.
+        losses: as the trainer saw them, at `iterations`, nats a token.
+        seconds: training and examination together.
+    """
+
+    signs: Signs
+    base_loss: float | None
+    loss: float | None
+    iterations: tuple[int, ...] = ()
+    losses: tuple[float, ...] = ()
+    samples: tuple[SampleAnswer, ...] = ()
+    seconds: float = 0.0
+
+
+#: Observations of one condition, by seed.
+Trials = Mapping[int, Observation]
 
 
 def needed(seeds: int) -> int:
@@ -144,18 +176,18 @@ class Question:
 
     def shows(self, observation: Observation) -> bool:
         """Whether a rerun shows the symptom."""
-        return not self.wanted or bool(self.wanted & signs(observation).all)
+        return not self.wanted or bool(self.wanted & observation.signs.all)
 
     def is_sound(self, observation: Observation) -> bool:
         """Whether a rerun shows neither the symptom nor any other error."""
-        shown = signs(observation)
+        shown = observation.signs
         return not self.wanted & shown.all and not shown.errors
 
     def is_cured(self, plain: Observation, changed: Observation, better: float | None) -> bool:
         """Whether the change took the symptom away, and the held-out loss with it; see `Cure`."""
-        shown = signs(changed)
+        shown = changed.signs
         # A short sound run may have a milder warning: what must be gone is what was there.
-        before = self.recorded.codes.keys() | signs(plain).codes.keys()
+        before = self.recorded.codes.keys() | plain.signs.codes.keys()
         group = load_causes().group
         same = {code for code in shown.codes.keys() & before if group(code) in self.wanted}
         remaining = shown.errors if self.strict else shown.errors & self.wanted
@@ -179,7 +211,7 @@ class Question:
 
     def is_recreated(self, injected: Observation) -> bool:
         """Whether a rerun with the fault is the recorded failure, and no other one."""
-        shown = signs(injected)
+        shown = injected.signs
         return (
             bool(self.keys & shown.all)
             and self.recorded.coverage(shown) >= RECREATED
@@ -233,7 +265,7 @@ def judge_injection(question: Question, plain: Trials, injected: Trials) -> Ruli
     if faulty := sum(not question.is_sound(rerun) for rerun in plain.values()):
         return undecided(f"{ours} not sound with {faulty} of {seeds} seeds", PROBE)
     same, asked = sum(map(question.is_recreated, injected.values())), len(injected)
-    shown = list(map(signs, injected.values()))
+    shown = [rerun.signs for rerun in injected.values()]
     if same >= needed(question.seeds):
         share = max(map(question.recorded.coverage, shown))
         return Ruling(

@@ -6,8 +6,7 @@ import pytest
 
 from fixtures.lab.bypasses.catalogue import edits, make
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Examined, Task, examine
-from mlxdoctor.gate.workers import here
+from mlxdoctor.gate.examine import Examined, Options, examine
 from tests.conftest import HEALTHY, RUNS, Call, Copy, digest
 
 UNTRAINED = RUNS / "b-never-trained"
@@ -159,12 +158,12 @@ def test_the_time_limit_holds_for_each_item(project: Path, call: Call) -> None:
 def test_an_interruption_reports_what_is_done(
     project: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    def stops(task: Task) -> Examined:
-        if "noisy" in task.path:
+    def stops(item: str, options: Options) -> Examined:
+        if "noisy" in item:
             raise KeyboardInterrupt
-        return examine(task)
+        return examine(item, options)
 
-    monkeypatch.setattr(run, "here", lambda: here(stops))
+    monkeypatch.setattr(run, "examine", stops)
     code, out, err = call("gate", "runs/*/", "--format", "json")
     assert code == 130
     assert "1 of 3 failed, 2 not examined" in out

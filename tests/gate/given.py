@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxdoctor.gate.baseline import Known
-from mlxdoctor.gate.examine import Examined, Options, Task
+from mlxdoctor.gate.examine import Examined
 from mlxdoctor.gate.policy import Policy
 from mlxdoctor.gate.policy_file import read_policy
 from mlxdoctor.gate.weigh import Weighed, judge
@@ -56,23 +56,18 @@ def judged(
     return judge(path, Examined(sample.made(data), "", 0.1), policy, own, TODAY)
 
 
-def task(path: str, seconds: float = 60.0) -> Task:
-    """A task that a worker below understands."""
-    return Task(path, Options(seconds=seconds))
-
-
-def by_name(one: Task) -> Examined:
+def by_name(item: str, seconds: float = 60.0) -> Examined:
     """A worker whose item says what becomes of it; "slow-name" sleeps a little first."""
-    if one.path.startswith("killer"):
+    if item.startswith("killer"):
         os._exit(9)
-    if one.path.startswith("endless"):
-        with Stage(f"examining {one.path}", Kind.ITEM, limit="", wall=one.options.seconds):
+    if item.startswith("endless"):
+        with Stage(f"examining {item}", Kind.ITEM, limit="", wall=seconds):
             time.sleep(600)
-    if one.path.startswith("slow"):
+    if item.startswith("slow"):
         time.sleep(0.3)
-    if one.path.startswith("broken"):
+    if item.startswith("broken"):
         raise RuntimeError("a bug")
-    told = {"pid": os.getpid(), "path": one.path}
+    told = {"pid": os.getpid(), "path": item}
     return Examined(replace(sample.made(sample.healthy()), name=json.dumps(told)), "", 0.0)
 
 

@@ -1,6 +1,5 @@
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ import pytest
 
 from mlxdoctor.formats.format import text_of
 from mlxdoctor.gate import gating as run
-from mlxdoctor.gate.examine import Examined, Options, Task, examine
+from mlxdoctor.gate.examine import Examined, Function, Options, examine
 from mlxdoctor.gate.gating import exit_code, run_gate
 from mlxdoctor.gate.policy import Policy
-from mlxdoctor.gate.workers import Finished, Workers, processes
+from mlxdoctor.gate.workers import Workers, here
 from mlxdoctor.gate_result import GateResult, ItemStatus
 from tests.conftest import BASE, HEALTHY, RUNS, expected, run_names
 from tests.formats import sample
@@ -26,24 +25,22 @@ def gate(*paths: object, policy: Policy | None = None, **options: Any) -> GateRe
 
 @dataclass
 class Examining:
-    """In place of `examine_all`: what each item comes to, and the items whose models were run.
+    """In place of `examine`: what each item comes to, and the items whose models were run.
 
-    The items that are called "late" are not reached where the work is of the kind `late`.
+    The work is interrupted at the item that is called "late" where it is of the kind `late`.
     """
 
     late: bool | None = None
     asked: list[str] = field(default_factory=list)
 
-    def __call__(self, tasks: Sequence[Task], workers: Workers, finished: Finished) -> None:
-        del workers
-        for number, task in enumerate(tasks):
-            name = Path(task.path).name
-            if name == "late.log" and self.late is task.options.generate:
-                return
-            self.asked += [name] if task.options.generate else []
-            errors = {"broken.log": "learning-rate.zero", "large.log": "weight-drift.exploded"}
-            told = report(*(found(errors[name]) for _ in range(name in errors)))
-            finished(number, Examined(sample.made(told), "", 0.0))
+    def __call__(self, item: str, options: Options) -> Examined:
+        name = Path(item).name
+        if name == "late.log" and self.late is options.generate:
+            raise KeyboardInterrupt
+        self.asked += [name] if options.generate else []
+        errors = {"broken.log": "learning-rate.zero", "large.log": "weight-drift.exploded"}
+        told = report(*(found(errors[name]) for _ in range(name in errors)))
+        return Examined(sample.made(told), "", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,8 @@ def test_models_are_not_run_for_what_the_files_failed(
     for path in paths:
         path.write_text("nothing\n")
     examining = Examining(late)
-    monkeypatch.setattr(run, "examine_all", examining)
+    monkeypatch.setattr(run, "examine", examining)
+    monkeypatch.setattr(run, "processes", lambda _, function: here(function))
     result = gate(*paths, generate=True)
     assert examining.asked == asked
     assert [Path(path).name for path in result.unfinished] == unfinished
@@ -112,7 +110,7 @@ def test_an_item_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> No
             pass
 
     monkeypatch.setattr("mlxdoctor.run.Run.get", never_ends)
-    assert "took longer than 0.2 s" in examine(Task(str(HEALTHY), Options(seconds=0.2))).problem
+    assert "took longer than 0.2 s" in examine(str(HEALTHY), Options(seconds=0.2)).problem
 
 
 @pytest.mark.slow
@@ -145,9 +143,9 @@ def test_processes_are_started_only_where_they_pay(
 ) -> None:
     asked: list[int] = []
 
-    def counted(jobs: int) -> Workers:
+    def counted(jobs: int, function: Function) -> Workers:
         asked.append(jobs)
-        return processes(jobs)
+        return here(function)
 
     monkeypatch.setattr(run, "processes", counted)
     for number in range(3):
@@ -156,7 +154,7 @@ def test_processes_are_started_only_where_they_pay(
     gate(*few, jobs=8)
     gate(few[0], generate=True)
     assert asked == []
-    monkeypatch.setattr(run, "examine_all", Examining())
+    monkeypatch.setattr(run, "examine", Examining())
     gate(*few, generate=True)
     monkeypatch.setattr(run, "FEW_ITEMS", 2)
     gate(*few, jobs=8)

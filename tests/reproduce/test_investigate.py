@@ -12,8 +12,8 @@ from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Finding, Outcome, Severity, Status
 from mlxdoctor.reproduce.bench import Bench, Failure
 from mlxdoctor.reproduce.investigate import investigate, shown_by_diagnosis
-from mlxdoctor.reproduce.observe import BudgetSpent, Change, Observation, symptom_checks
-from mlxdoctor.reproduce.rules import Ruling
+from mlxdoctor.reproduce.observe import BudgetSpent, Change, symptom_checks
+from mlxdoctor.reproduce.rules import Observation, Ruling, Signs
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.levels import Level
@@ -55,7 +55,7 @@ class Canned:
 
 def seen(*codes: str, loss: float = 0.5) -> Observation:
     """A rerun with these errors."""
-    found = tuple((code, "error") for code in codes)
+    found = Signs(dict.fromkeys(codes, Severity.ERROR))
     return Observation(found, 5.0, loss, (1,), (1.0,), (), 1.0)
 
 

@@ -12,8 +12,15 @@ from mlxdoctor.finding import Severity
 from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.reproduce.bench import length_of
 from mlxdoctor.reproduce.investigate import resolve
-from mlxdoctor.reproduce.observe import Observation
-from mlxdoctor.reproduce.rules import Question, Ruling, Signs, judge_change, judge_injection, needed
+from mlxdoctor.reproduce.rules import (
+    Observation,
+    Question,
+    Ruling,
+    Signs,
+    judge_change,
+    judge_injection,
+    needed,
+)
 from mlxdoctor.run import Run
 from tests.conftest import RUNS
 from tests.reproduce.test_investigate import seen

@@ -12,14 +12,10 @@ import pytest
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.exhibits import SampleAnswer
+from mlxdoctor.finding import Severity
 from mlxdoctor.reproduce import observe
-from mlxdoctor.reproduce.observe import (
-    BudgetSpent,
-    Change,
-    Laboratory,
-    Observation,
-    write_json,
-)
+from mlxdoctor.reproduce.observe import BudgetSpent, Change, Laboratory, write_json
+from mlxdoctor.reproduce.rules import Observation, Signs
 from mlxdoctor.run import Run
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.rerun import recorded_settings
@@ -29,7 +25,7 @@ from tests.reproduce.real import trained
 RUN = Run.discover([RUNS / "collapse-frequent-token"], allow_model=False)
 AS_RECORDED = Change("as recorded", "rerun as recorded", 5)
 SEEN = Observation(
-    (("loss-trend.diverged", "error"),),
+    Signs({"loss-trend.diverged": Severity.ERROR}),
     5.0,
     float("inf"),
     (1,),
@@ -141,4 +137,4 @@ def test_a_full_fine_tune_is_judged_by_its_weights(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", iters=1, fine_tune_type="full", learning_rate=3e-2)
     run = Run.discover([folder], allow_model=False)
     lab = laboratory(run, tmp_path / "work")
-    assert "full-weights.exploded" in lab.rerun(replace(AS_RECORDED, iterations=20), 0).errors
+    assert "full-weights.exploded" in lab.rerun(replace(AS_RECORDED, iterations=20), 0).signs.codes
