@@ -161,7 +161,8 @@ def _summed_over(segment: Segment, curve: SeriesFacts, steps: int, uniform: floa
         return "steps"
     # A single high report may be of a model that one step destroyed.
     opening = median(losses[: max(3, len(losses) // 4)])
-    return "targets" if opening > _TARGETS_SUM * uniform else ""
+    is_above = min(opening / _TARGETS_SUM, curve.first) > uniform
+    return "targets" if is_above else ""
 
 
 def _of_perplexity(segment: Segment, first: float) -> dict[str, Measurement]:

@@ -198,7 +198,9 @@ def _never_learned(segment: Segment, curve: SeriesFacts, *, is_fresh: bool) -> I
     # What still warms up has hardly begun.
     is_begun &= not is_warm_up(rates)
     learned = 1.0 - curve.end / start if is_base else 0.0
-    learned = max(learned, 1.0 - curve.end / max(start, curve.first) if is_lower else 0.0)
+    learned = max(
+        learned, 1.0 - curve.end / max(start, curve.first, curve.start) if is_lower else 0.0
+    )
     line = trend(losses.iterations, losses.values)
     span = float(losses.iterations[-1] - losses.iterations[0])
     fall, at_most = -line.slope * span / curve.start, -line.low * span / curve.start

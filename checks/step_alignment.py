@@ -12,7 +12,8 @@ How it is measured. From the tokens of the model's own calls, and the gradient o
 respect to the logits, which is negative at the target of a position and zero where the position
 does not count. A target is compared with the tokens around it wherever those differ from each
 other; padding is a run of padding tokens up to a row's end; prompts end where the chat template
-opens the last answer. A prompt is blank where every row begins with a run of one token that ends
+opens the last answer. A model whose logits change before the token that is changed sees ahead. A
+prompt is blank where every row begins with a run of one token that ends
 where training begins. Every forward pass with a gradient is read.
 
 When it is wrong. Losses that compare whole distributions (distillation, preferences) push towards
@@ -52,6 +53,9 @@ _POSITIONS = 8
 _CONTRAST = 0.9
 #: Share of the trained positions that no sound loss pushes away from their targets.
 _AWAY = 0.9
+#: Share of the positions that see the row's last token: none in a causal model, half where the mask
+#: is the wrong way round.
+_AHEAD = 0.05
 #: Least share of the prompts' tokens that are trained; a template's last line is less.
 _PROMPT = 0.5
 #: Fewest equal tokens at the start of every row that are no text.
@@ -85,6 +89,12 @@ CODES = {
         + ")].",
         fix="shift once: inputs tokens[[:, :-1]], targets tokens[[:, 1:]]; print those of a row "
         "side by side",
+    ),
+    "sees-ahead": _error(
+        "positions see the token that they are to predict",
+        says="In {share:.0%} of the positions the logits change with the row's last token: the "
+        "model sees what it is to predict.",
+        fix="give the attention a causal mask, under which a position sees none after it",
     ),
     "pushed-away": _error(
         "the targets are made less likely",
@@ -159,6 +169,8 @@ def step_alignment(step: TrainingStep) -> Iterator[Sign | Unsought]:
     if step.policy is None and step.preferences is None and away >= _AWAY * len(weights):
         yield Sign("pushed-away", {"away": away, "trained": len(weights)})
     yield from _padding(alignment, planned=step.planned)
+    if not wrong and (step.sees_ahead or 0.0) > _AHEAD:
+        yield Sign("sees-ahead", {"share": step.sees_ahead})
     if not wrong:
         yield from _first_tokens(alignment)
         yield from _ends(alignment, sampled=step.policy is not None)
@@ -236,7 +248,8 @@ def _first_tokens(alignment: Alignment) -> Iterator[Sign]:
     if blank is not None:
         # A blank prompt has no template that would mark its end.
         lengths = np.where(lengths > 0, lengths, blank)
-    rows = np.flatnonzero((lengths > 0) & (lengths + 1 < alignment.row_lengths))
+    is_trained = alignment.trained.any(axis=1)
+    rows = np.flatnonzero(is_trained & (lengths > 0) & (lengths + 1 < alignment.row_lengths))
     first = alignment.trained[rows, lengths[rows] - 1]
     second = alignment.trained[rows, lengths[rows]]
     if rows.size and second.all() and not first.any():
@@ -252,4 +265,8 @@ def _ends(alignment: Alignment, *, sampled: bool) -> Iterator[Sign]:
     # Sampled answers may have been cut off.
     if ends or not sampled:
         figures = {"rows_with_end": ends or None, "rows": rows}
-        yield Sign("no-end-token", figures, severity=None if ends else Severity.WARNING)
+        # Windows of a text end anywhere.
+        is_full = bool((alignment.row_lengths == alignment.widths).all())
+        is_window = is_full and not (alignment.prompt_lengths > 0).any()
+        severity = Severity.INFO if is_window else Severity.WARNING
+        yield Sign("no-end-token", figures, severity=None if ends else severity)

@@ -11,19 +11,20 @@ wrong: filters by name, updates of a copy, an optimizer of other parameters. A f
 nothing stops training without an error.
 
 How it is measured. The loss of the given batch with dropout off, and its gradient with respect to
-every parameter that MLX calls trainable; at B = 0, where an adapter begins, the gradient of A is
-always zero. Then every parameter before and after real steps, the user's own where they are
-given. An array that was not replaced is not compared; the others are, bit by bit where they should
-be frozen. The first gradient times what the steps changed says by how much the loss has to move;
-one that does not move at all has its value from something else. Then everything is put back.
+every parameter that MLX calls trainable, before the steps and after them: at B = 0, where an
+adapter begins, A has none at first. Then every parameter before and after real steps, the user's
+own where they are given. An array that was not replaced is not compared; the others are, bit by bit
+where they should be frozen. The first gradient times what the steps changed says by how much the
+loss has to move; one that does not move at all has its value from something else. Then everything
+is put back.
 
 When it is wrong. Experts that no token of this batch was sent to, and embeddings of tokens it does
 not have, get no gradient. A warm-up that begins at a rate of zero changes nothing in its first
 step. Steps on one batch with a high rate may raise its loss without harm. The value of a policy's
 surrogate loss says nothing by its nature: it is not looked at where the rewards are known, and
 losses of pairs and of policies are not held against the guess. A loss may be a sum, or weigh
-tokens. A small model that is sure of other words starts above the uniform guess, up to 1.14 nats in
-healthy runs; it is an error from 1.5 on.
+tokens. A new model, or a small one that is sure of other words, starts above the uniform guess, up
+to 1.14 nats in healthy runs: nothing is said below 1.5.
 
 What to do. Print the inputs and targets of one row side by side. Look for a stop_gradient or a
 layer whose output is not used; pass the whole tree of gradients to optimizer.update(model,
@@ -59,6 +60,8 @@ _ROUNDING = 8.0
 #: Least expected move of the loss, in moves by rounding: sound losses move by at least 134,000
 #: units in five steps (0 false alarms in 128 sound steps with a new adapter).
 _EXPECTED_MOVE = 100.0
+#: Parameters that a sentence names.
+SHOWN = 2
 #: Nats from ln 2, the loss of a pair whose two answers are equally likely.
 _HALF = 1e-3
 #: Least L2 norm of an exploding gradient; at most 36 in sound steps (0 of 254 on four bases above,
@@ -99,7 +102,8 @@ _RISE = 2.0
         ),
         "no-gradient": _error(
             "trainable parameters get no gradient",
-            says="{zero} of {expected:* trainable parameter} get a gradient of exactly zero.",
+            says="{zero} of {expected:* trainable parameter} get a gradient of exactly zero, such "
+            "as {examples}.",
             expected=_GRADIENT,
             fix="look for stop_gradient, a layer whose output the loss does not see, or a loss of "
             "another model than the one that is differentiated",
@@ -119,9 +123,11 @@ _RISE = 2.0
         "unchanged": _error(
             "steps leave trainable parameters as they were although they have a gradient",
             says="{steps} {whose} left {still} of {pushed:* parameter} that have a gradient "
-            "exactly as they were[: the learning rate is still {learning_rate:g}].",
-            fix="pass the whole tree of gradients to optimizer.update: its keys are nested, so "
-            "that a filter on the outermost ones keeps nothing",
+            "exactly as they were, such as {examples}[: the learning rate is still "
+            "{learning_rate:g}|: in 16 bits a small step is rounded away{is_half}].",
+            fix="[keep the weights that are trained in float32{is_half}|pass the whole tree of "
+            "gradients to optimizer.update: its keys are nested, so that a filter on the outermost "
+            "ones keeps nothing]",
         ),
         "frozen-changed": _error(
             "frozen weights are changed",
@@ -189,11 +195,10 @@ def _start(step: TrainingStep, forward: Forward) -> Iterator[Sign | Unsought]:
         yield Sign("starts-not-finite", {**measured, "what": "loss"})
     elif step.is_contrast:
         yield Unsought(("starts-above-uniform",), "a loss of pairs or of a policy is no mean")
-    elif uniform is not None and loss > uniform:
+    elif uniform is not None and loss > uniform + _ABOVE_UNIFORM:
         is_sum, beyond = loss > _SUM * uniform, loss - uniform
         measured |= {"times": loss / uniform, "is_sum": ""} if is_sum else {"beyond": beyond}
-        severity = None if beyond > _ABOVE_UNIFORM else Severity.WARNING
-        yield Sign("starts-above-uniform", measured, severity=severity)
+        yield Sign("starts-above-uniform", measured)
 
 
 def _gradients(update: Update) -> Iterator[Sign]:
@@ -207,28 +212,31 @@ def _gradients(update: Update) -> Iterator[Sign]:
         figures = {"broken": len(broken), "parameters": len(norms)}
         yield Sign("gradient-not-finite", figures, where=some_of(broken))
         return
-    # A has no gradient while B is zero, as in a new adapter.
-    beside_zero_b = {
-        f"{parameter.name.removesuffix('lora_b')}lora_a"
-        for parameter in update.parameters
-        if parameter.name.endswith("lora_b") and parameter.norm == 0
-    }
-    expected = norms.keys() - beside_zero_b
-    zero = [name for name in norms if norms[name] == 0 and name in expected]
+    # Before a factor or a projection that begins at zero nothing has one, until that has moved.
+    zero = [each.name for each in update.parameters if each.gradient_norm == 0.0]
+    if any(each.change for each in update.parameters):
+        later = {each.name: each.later_norm for each in update.parameters}
+        zero = [name for name in zero if not later[name]]
+    elif len(zero) < len(norms):
+        zero = []
     if zero:
         # A batch may not reach experts and embeddings.
         are_rare = all(any(word in name for word in ("expert", "switch", "embed")) for name in zero)
-        severity = Severity.WARNING if are_rare and len(zero) < len(expected) else None
-        figures = {"zero": len(zero), "expected": len(expected)}
-        yield Sign("no-gradient", figures, where=some_of(zero), severity=severity)
+        severity = Severity.WARNING if are_rare and len(zero) < len(norms) else None
+        counts = {"zero": len(zero), "expected": len(norms)}
+        named: dict[str, Measurement] = {**counts, "examples": some_of(zero, SHOWN)}
+        yield Sign("no-gradient", named, where=some_of(zero), severity=severity)
     if total > _EXPLODING:
         largest = sorted(norms, key=lambda name: -norms[name])
-        yield Sign("exploding", {"gradient_norm": total}, where=some_of(largest))
+        # A step of the trainer's own may clip.
+        severity = Severity.INFO if update.own else None
+        yield Sign("exploding", {"gradient_norm": total}, some_of(largest), severity=severity)
 
 
 def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[Sign]:
     with_gradient = [parameter for parameter in update.parameters if parameter.gradient_norm]
-    unchanged = [parameter.name for parameter in with_gradient if parameter.change == 0]
+    still = [parameter for parameter in with_gradient if parameter.change == 0]
+    unchanged = [parameter.name for parameter in still]
     is_still, has_rate = not measured["changed"], update.learning_rate != 0
     # A warm-up that begins at zero changes nothing in its first steps.
     if not unchanged or not (has_rate or (is_still and update.steps >= _WARM_UP)):
@@ -241,6 +249,8 @@ def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[
             "whose": "steps of the trainer's own" if update.own else "plain steps",
             "pushed": len(with_gradient),
             "still": len(unchanged),
+            "examples": some_of(unchanged, SHOWN),
+            "is_half": "" if has_rate and all(each.is_half for each in still) else None,
             "learning_rate": None if has_rate else update.learning_rate,
         },
         where=some_of(unchanged),

@@ -170,14 +170,16 @@ def courses(
         yield replace(held_out, learned=held_out.learned and shows)
     if len(training) and not is_rewarded:
         gap = held_out_last - training.facts.end if held_out_last is not None else 0.0
-        gap = 0.0 if log.is_preference else gap
+        # A level of reports that fall fast is none of the end.
+        is_apart = held_out_last is not None and abs(held_out_last - training.facts.last) >= APART
+        gap = gap if is_apart and not log.is_preference else 0.0
         is_scored = any(_VALIDATED.search(remark.text) for remark in log.notes.scores.values())
         yield _course(segment, "training loss", training, gap, is_scored=is_scored)
         if not log.is_preference and training.facts.first < GUESS:
             yield from _known_again(segment, training)
     yield from _scored(segment)
     if (means := log.notes.mean_losses) and not segment.reports:
-        told = "Of the loss the log has nothing but a mean over the run, {mean:.5g}."
+        told = "Of the loss only a mean over the run could be read, {mean:.5g}."
         yield Seen(told, {"mean": means[-1]})
     if closed := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(closed)})
@@ -342,7 +344,8 @@ def _course(
         "of": of_all if len(losses) == 1 else None,
         "alone": "" if is_alone and len(losses) > 1 and not segment.is_preference else None,
     }
-    return Seen(_LIES, named)
+    has_come_down = not is_held_out and named["goes"] == "falls"
+    return Seen(_LIES, named, fell=has_come_down and fell(facts.first, last))
 
 
 def _verb(facts: SeriesFacts, *, has_fallen: bool) -> str:

@@ -269,6 +269,8 @@ def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Mea
     Two values that differ by chance agree with a probability of about
     resolution / (2 sqrt(pi) noise), as in `engines.series.repeats`.
     """
+    # A loss near zero is printed as 0 again and again.
+    values = values[values != 0.0] if np.any(values) else values
     # `np.unique` loads `numpy.ma`.
     ends = np.flatnonzero(np.append(np.diff(np.sort(values)) != 0.0, True))
     counts = np.diff(ends, prepend=-1)

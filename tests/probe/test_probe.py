@@ -18,7 +18,7 @@ from fixtures.lab.cases.workshop import rows_of
 from fixtures.trainers import twins, write_twins
 from fixtures.trainers.common import answer_loss, next_token_batch
 from mlxdoctor import assert_training_step_sound, probe
-from mlxdoctor.finding import Severity
+from mlxdoctor.finding import Severity, Status
 from mlxdoctor.measure.training_step.logits import SpecialTokens, read
 from mlxdoctor.measure.training_step.measurement import measure
 from mlxdoctor.measure.training_step.trainer import Trainer
@@ -302,3 +302,102 @@ def test_a_check_of_a_step_from_another_package_is_asked_too(
     monkeypatch.setattr(probing, "discover", lambda: (other, known))
     measured = measure(Trainer(base[0], exact_loss, batch))
     assert [one.check for one in probing.judge(measured).outcomes] == ["step-state", "their-own"]
+
+
+class Small(nn.Module):
+    """A language model of one attention layer, whose mask and parts tests change."""
+
+    def __init__(self, mask: str | None = "causal") -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(32, 16), nn.Linear(16, 32)
+        self.attend = nn.MultiHeadAttention(16, 2)
+        self.attend.out_proj.weight = mx.zeros((16, 16))
+        self.norm = nn.BatchNorm(16)
+        # A plain array of the root, as rotary tables are.
+        self._table = mx.ones((4,))
+        self.mask = mask
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        x = self.embed(tokens)
+        mask = nn.MultiHeadAttention.create_additive_causal_mask(tokens.shape[1], x.dtype)
+        x = x + self.attend(x, x, x, mask if self.mask else None)
+        return self.head(self.norm(x) if self.mask == "batch" else x)
+
+
+def next_tokens(model: Any, tokens: mx.array) -> mx.array:
+    return nn.losses.cross_entropy(model(tokens)[:, :-1], tokens[:, 1:], reduction="mean")
+
+
+def test_parts_that_begin_at_zero_and_statistics_of_batches_are_sound() -> None:
+    mx.random.seed(0)
+    tokens = mx.random.randint(0, 32, (4, 12))
+    result = probe(Small("batch"), next_tokens, (tokens,), optim.Adam(1e-2), expect="full")
+    assert [code for code in codes(result) if "step-state" not in code] == []
+    assert result.measured.sees_ahead == 0.0
+
+
+def test_a_model_without_a_causal_mask_sees_ahead() -> None:
+    mx.random.seed(0)
+    model = Small(None)
+    model.attend.out_proj.weight = mx.random.normal((16, 16))
+    tokens = mx.random.randint(0, 32, (4, 12))
+    result = probe(model, next_tokens, (tokens,), optim.Adam(1e-2), expect="full")
+    assert "step-alignment.sees-ahead" in codes(result)
+    assert result.measured.sees_ahead == 1.0
+
+
+def test_a_loss_of_another_head_has_no_targets_to_judge() -> None:
+    class Valued(Small):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = nn.Linear(16, 1)
+
+        def __call__(self, tokens: mx.array) -> Any:
+            return super().__call__(tokens), self.value(self.embed(tokens)).mean()
+
+    def loss(model: Any, tokens: mx.array) -> mx.array:
+        return (model(tokens)[1] - 1.0) ** 2
+
+    result = probe(Valued(), loss, (mx.random.randint(0, 32, (4, 12)),), expect="full")
+    assert "step-alignment.no-targets" not in codes(result)
+    assert any("another head" in outcome.reason for outcome in result.outcomes)
+
+
+def test_a_compiled_loss_that_leaves_its_arrays_in_the_model_is_probed() -> None:
+    model = Small()
+
+    @mx.compile
+    def compiled(parameters: Any, tokens: mx.array) -> mx.array:
+        model.update(parameters)
+        return next_tokens(model, tokens)
+
+    def loss(model: Any, tokens: mx.array) -> mx.array:
+        return compiled(model.parameters(), tokens)
+
+    result = probe(model, loss, (mx.random.randint(0, 32, (4, 12)),), expect="full")
+    assert not [outcome for outcome in result.outcomes if outcome.status is Status.CRASHED]
+
+
+def test_an_adapter_of_ones_own_may_be_called_lora_a_in_capitals() -> None:
+    model = Small()
+    model.freeze()
+    model.head.lora_A, model.head.lora_B = mx.ones((16, 2)), mx.zeros((2, 32))
+
+    def loss(model: Any, tokens: mx.array) -> mx.array:
+        x = model.embed(tokens)
+        logits = model(tokens) + (x @ model.head.lora_A) @ model.head.lora_B
+        return nn.losses.cross_entropy(logits[:, :-1], tokens[:, 1:], reduction="mean")
+
+    result = probe(model, loss, (mx.random.randint(0, 32, (4, 12)),), expect="lora")
+    assert result.measured.state.adapters == ("head",)
+    assert "step-update.no-gradient" not in codes(result)
+
+
+def test_what_16_bits_round_away_is_told_as_that() -> None:
+    model = Small()
+    model.set_dtype(mx.bfloat16)
+    tokens = mx.random.randint(0, 32, (4, 12))
+    result = probe(model, next_tokens, (tokens,), optim.SGD(1e-9), expect="full")
+    (still,) = (one for one in result.findings if one.code == "step-update.unchanged")
+    assert "in 16 bits a small step is rounded away" in still.message
+    assert "float32" in (still.fix or "")

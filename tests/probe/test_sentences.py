@@ -112,7 +112,7 @@ SENTENCES = [
     (
         "step-update.no-gradient",
         {"update": updated(("a", 0.0, 1.0), ("b", 1.0, 1.0))},
-        "1 of 2 trainable parameters get a gradient of exactly zero.",
+        "1 of 2 trainable parameters get a gradient of exactly zero, such as ",
     ),
     (
         "step-update.gradient-not-finite",
@@ -149,7 +149,7 @@ SENTENCES = [
     (
         "step-update.unchanged",
         {"update": updated(("a", 1.0, 0.0), ("b", 1.0, 1.0))},
-        "2 plain steps left 1 of 2 parameters that have a gradient exactly as they were.",
+        "2 plain steps left 1 of 2 parameters that have a gradient exactly as they were, such",
     ),
     (
         "step-update.loss-rose",

@@ -64,10 +64,8 @@ def test_the_probe_finds_each_fault(trainers: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_probe_passes_each_twin(trainers: Path, name: str) -> None:
     result = probed(trainers / "sound" / name)
-    # A convolution that was never trained adds noise to what the base model reads.
-    allowed = {"step-update.starts-above-uniform"} if name == "channels_first" else set()
-    assert set(codes(result)) == allowed
-    assert result.sound == (not allowed)
+    assert not codes(result)
+    assert result.sound
     assert not result.unjudged
 
 

@@ -3,11 +3,15 @@
 import re
 
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
-from mlxdoctor.evidence.logs.metric_names import canonical, is_report, snake_case
+from mlxdoctor.evidence.logs.metric_names import canonical, is_report, snake_case, unique
 from mlxdoctor.evidence.logs.text_stream import NUMBER, to_number
 
-_OPEN = re.compile(r"^\s*(Iter|Iteration|Step)\s+(\d[\d,]*)\s*(?::\s*)?$")
-_ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./-]{0,60}?)\s*:\s*(.*)$")
+#: `Iter 10:`, or `[step=10/400]` behind what a logger puts before it.
+_OPEN = re.compile(
+    r"^(?:\s*(?P<kind>Iter|Iteration|Step)\s+(?P<at>\d[\d,]*)\s*(?::\s*)?"
+    r"|.{0,120}\[(?P<named>step|iter)=(?P<place>\d{1,9})(?:/\d{1,9})?\]\s*)$"
+)
+_ENTRY = re.compile(r"^\s*(?:•\s*)?([A-Za-z][\w ./()-]{0,60}?)\s*[:=]\s*(.*)$")
 _PART = re.compile(rf"(?:([\wμµσ]{{1,60}})\s{{0,8}}=\s{{0,8}})?({NUMBER})\s*(%|it/s|tok/s|GB)?")
 
 #: Lines that a block may have; after them it is taken to be over.
@@ -30,7 +34,8 @@ class Block(LineFormat):
     def read(self, number: int, line: str) -> bool:
         if match := _OPEN.match(line):
             self.finish()
-            self._step = (match.group(1).lower(), float(match.group(2).replace(",", "")))
+            kind, at = match["kind"] or match["named"], match["at"] or match["place"]
+            self._step = (kind.lower(), float(at.replace(",", "")))
             self._line = number
             return True
         # A progress bar between the lines is another format's.
@@ -53,5 +58,9 @@ class Block(LineFormat):
 
     def finish(self) -> None:
         if self._step is not None and is_report(self._row):
-            self.add(self._line, self._step, self._row)
+            names = unique(self._row, self._row)
+            row = {
+                name: value for name, value in zip(names, self._row.values(), strict=True) if name
+            }
+            self.add(self._line, self._step, row)
         self._step, self._row = None, {}

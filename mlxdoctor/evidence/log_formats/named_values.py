@@ -39,7 +39,7 @@ from mlxdoctor.evidence.logs.words import (
 
 #: What a line must hold to be worth taking apart.
 _HINT = re.compile(
-    r"loss|perplexity|\bppl\b|(?:\b|_)ce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
+    r"loss|\bcost\b|perplexity|\bppl\b|(?:\b|_)ce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
     r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d"
     r"|\b(?:val|valid|validation|eval|evaluation|dev|test)[\s_-](?:acc|f1|bleu|rouge)"
     r"|\breward\w{0,10}\s?[=:]\s?-?\d",
@@ -49,6 +49,8 @@ _HINT = re.compile(
 _OTHERS = re.compile(
     r"\bbits\b|\bbp[bt]\b|loss(?:es)?['\"]?\s?[:=]\s?\[['\"]?[\d.]{1,20}['\"]?,", re.IGNORECASE
 )
+#: What every answer to a prompt was rewarded with.
+_LIST = re.compile(r"(\brewards['\"]?\s?[:=]\s?)\[([-+\d.,\s'\"e]{1,2000})\]")
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d{1,3}%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
@@ -123,8 +125,10 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         self._doubted: list[_Plan] = []
 
     def read(self, number: int, line: str) -> bool:
-        if "loss" not in line and "Loss" not in line:
+        if not line.isascii() or ("loss" not in line and "Loss" not in line):
             line = in_english(line)
+        if "ewards" in line:
+            line = _LIST.sub(_mean_of, line)
         if not _HINT.search(line) or _OTHERS.search(line):
             match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None
             if match is not None:
@@ -266,6 +270,13 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         plan = _Plan(shape, keep, step, total, 0 if is_certain else MIN_REPEATS)
         self._doubted += [] if is_certain or words.is_sentence else [plan]
         return plan
+
+
+def _mean_of(listed: re.Match[str]) -> str:
+    """A list of numbers behind its name as their mean; as it stands where they are none."""
+    values = [to_number(part.strip(" '\"")) for part in listed[2].split(",")]
+    known = [value for value in values if value is not None]
+    return f"{listed[1]}{sum(known) / len(known):.6g}" if known else listed[0]
 
 
 def _total(counters: dict[str, int], totals: dict[int, int]) -> tuple[int, ...]:

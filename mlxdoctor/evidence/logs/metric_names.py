@@ -51,6 +51,10 @@ HELD_OUT_SCORE = re.compile(
     rf"{HELD_OUT}(?P<name>(?:.*_)?(?:{SCORES})|(?:test_)?score_(?!.*(?:std|min|max|loss|entropy)$)\w+)"
 )
 
+#: What may be the loss that is trained, by a name of one trainer's.
+_OWN_LOSS = re.compile(
+    rf"(?!{HELD_OUT}|.*(?:kl|aux|value|policy|reg|best|last))(?:\w+_)?loss(?:_\w+)?"
+)
 _MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
 
 _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
@@ -110,6 +114,10 @@ def unique(names: Iterable[str | None], own: Iterable[str]) -> tuple[str | None,
         if best is None and name not in seen:
             means = {without_mean(one): one for one in seen}
             best = next((means[one] for one in others if one in means), None)
+        if best is None and name == "train_loss" and not seen & {name, "val_loss"}:
+            # One loss of a name of its own.
+            losses = [one for one in seen if _OWN_LOSS.fullmatch(one)]
+            best = losses[0] if len(losses) == 1 else None
         if best is not None:
             result[result.index(best)] = name
     return tuple(result)

@@ -393,6 +393,9 @@ class _Rows:
             # By step, and rows of one step in the order of the log.
             order = np.lexsort((places, steps[places]))
             at, values = steps[places[order]], values[order]
+            if name == "train_loss" and at[0] == values[0] == 0.0 and np.any(values):
+                # Before the first update none was computed.
+                at, values = at[1:], values[1:]
             if name == "val_loss" and axis != "row":
                 # One validation, which is summed up once more.
                 again = np.flatnonzero((np.diff(at) == 0) & (np.diff(values) == 0.0)) + 1

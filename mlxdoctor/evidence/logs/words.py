@@ -23,9 +23,11 @@ _NUMBERS = re.compile(rf"(?:(?<![\w.])|(?<=[Pp]eak)|(?<=[Pp]eak mem))({NUMBER}(?
 _TIMES = re.compile(
     r"\b\d{4}[-/.]\d\d?[-/.]\d\d?(?:[T _]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
     r"(?:Z\b|\s?[+-]\d\d:?\d\d\b)?"
-    r"|\b\d\d?[-/.]\d\d?[-/.]\d{2,4}[T ,]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
+    r"|\b\d\d?[-/.]\d\d?(?:[-/.]\d{2,4})?[T ,]{1,4}\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
     r"|(?<![\d:.])\d\d?:\d\d:\d\d(?:[.,]\d+)?(?![\d:])|(?<![\d:.])\d\d?:\d\d(?![\d:])"
 )
+#: A time that was taken, in two or more units.
+_DURATION = re.compile(r"(?<![\w.])(?:(\d{1,4})h )?(\d{1,4})m (\d{1,2}(?:\.\d+)?)s\b")
 #: Where a progress bar begins, and what stands behind its percentage.
 _BAR = re.compile(r"\s{0,8}\d{1,3}%\s?\|")
 #: A scalar as NumPy, MLX and torch print it.
@@ -42,8 +44,8 @@ _GLUED = re.compile(
 )
 _COUNTER = re.compile(
     r"(?:^|(?<=[^\w/.-]))(?:(?P<epoch>epochs?|ep|e)|(?P<batch>batch(?:es)?|b)"
-    r"|(?P<step>global[_ ]step|steps?|iterations?|iters?|its?|updates?|s|i))"
-    r"(?:\s(?:no\.?|number|idx|index))?['\"]?\s*(?:(?:[#:=\[(@*~]|->|=>|→)\s*){0,2}['\"]?$",
+    r"|(?P<step>global[_ ]step|steps?|iterations?|iters?|its?|updates?|up(?=\.)|s|i))"
+    r"\.?(?:\s(?:no\.?|number|idx|index))?['\"]?\s*(?:(?:[#:=\[(@*~]|->|=>|→)\s*){0,2}['\"]?$",
     re.IGNORECASE,
 )
 #: What stands before a word for a batch that was counted for something else.
@@ -128,11 +130,18 @@ def cleaned(line: str) -> str:
     line = before_bar(line)
     if ":" in line:
         line = _TIMES.sub("", line)
+    if "m " in line:
+        line = _DURATION.sub(_in_seconds, line)
     if "(" in line:
         line = _OF_WHICH.sub(r"_\1", _SCALAR.sub(r"\1", line))
     if "-" in line or "@" in line:
         line = _ORDER.sub(r"\1_\2", line)
     return _GLUED.sub(lambda match: f"{match[0]} ", line)
+
+
+def _in_seconds(taken: re.Match[str]) -> str:
+    hours, minutes, seconds = (float(part or 0) for part in taken.groups())
+    return f"{3600.0 * hours + 60.0 * minutes + seconds:g}s"
 
 
 def split(line: str) -> tuple[tuple[str, ...], list[str]]:

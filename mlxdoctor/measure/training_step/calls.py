@@ -50,8 +50,7 @@ def require_module(model: Any) -> None:
 def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
     """While the context lasts, every call of `model` is noted in what this yields.
 
-    The offsets are added to the logits of each call. Nothing is compiled meanwhile: a compiled
-    loss would keep those of its first call.
+    The offsets are added to the logits of each call. Nothing is compiled meanwhile.
     """
     kind, calls = type(model), list[Call]()
 
@@ -71,12 +70,24 @@ def heard(model: Any, offsets: Sequence[mx.array] = ()) -> Iterator[list[Call]]:
         return tree_map(lambda value: moved if value is logits else value, output)
 
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+    try:
+        with uncompiled():
+            yield calls
+    finally:
+        model.__class__ = kind
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """While the context lasts, nothing is compiled.
+
+    A compiled loss would keep what it was given first, and may leave it in the model.
+    """
     mx.disable_compile()
     try:
-        yield calls
+        yield
     finally:
         mx.enable_compile()
-        model.__class__ = kind
 
 
 def _first(values: Iterable[Any], dimensions: int, kind: mx.DtypeCategory) -> Any:

@@ -26,6 +26,8 @@ PART_BYTES = 256 << 20
 HARD = 0.05
 #: Beyond this probability a target's own gradient is lost in rounding.
 CERTAIN = 0.9999
+#: Share of the largest logit by which one differs that is another, and not rounded otherwise.
+MOVED = 1e-3
 #: What mlx-lm pads with, whatever the tokenizer says.
 MLX_LM_PAD = 0
 
@@ -61,6 +63,35 @@ def gradients_of(loss: OfModel, model: Any) -> tuple[tuple[Call, ...], Mapping[s
     return made, dict(tree_flatten(of_parameters))
 
 
+def is_nonzero(gradient: mx.array) -> bool:
+    return bool((gradient != 0).any().item())
+
+
+def sees_ahead(model: Any, calls: Sequence[Call]) -> float | None:
+    """The share of positions before a row's last token whose logits depend on it.
+
+    Returns:
+        None where the model gives other logits for the tokens alone, as with a mask that the loss
+        hands over, or cannot be called with them.
+    """
+    call = next((call for call in calls if call.tokens is not None), None)
+    if call is None or call.tokens is None or call.tokens.shape != call.logits.shape[:2]:
+        return None
+    tokens = call.tokens
+    other = mx.concatenate([tokens[:, :-1], (tokens[:, -1:] + 1) % call.logits.shape[-1]], axis=1)
+    try:
+        with heard(model) as asked:
+            model(tokens), model(other)
+        (before, after) = (each.logits.astype(mx.float32) for each in asked)
+        if not mx.allclose(before, call.logits.astype(mx.float32), rtol=MOVED, atol=MOVED).item():
+            return None
+    except Exception:  # a user's model may take more than tokens
+        return None
+    off = mx.abs(after - before)[:, :-1].max(axis=-1)
+    share: Any = (off > MOVED * mx.abs(before).max()).mean().item()
+    return float(share) if tokens.shape[1] > 1 else None
+
+
 def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
     """Measure the alignment of inputs and targets, in each forward pass that is trained.
 
@@ -68,13 +99,15 @@ def align(calls: Sequence[Call], tokenizer: Any | None) -> Alignment:
         Missing: there are no logits, or no tokens that go with them.
     """
     if not calls:
-        raise Missing("the loss never called the model, or it gave no logits of three dimensions")
+        raise Missing(
+            "the loss never called the model, or got no logits of (rows, positions, vocabulary)"
+        )
     fitting = [
         number
         for number, call in enumerate(calls)
         if call.tokens is not None and call.tokens.shape == call.logits.shape[:2]
     ]
-    trained = [number for number, call in enumerate(calls) if (call.gradient != 0).any().item()]
+    trained = [number for number, call in enumerate(calls) if is_nonzero(call.gradient)]
     # Where nothing is trained, the first call still shows what the model was given.
     numbers = [number for number in fitting if number in trained] or fitting[: not trained]
     if not numbers:

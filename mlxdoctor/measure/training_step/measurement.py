@@ -18,6 +18,10 @@ NO_TRAINER = "no trainer of your own was named (--trainer FILE:FUNCTION)"
 #: Training steps that are made where no number is given: a loss that five of them do not move
 #: does not depend on what they change.
 STEPS = 5
+_ELSEWHERE = (
+    "the loss does not depend on the logits that the model gives: it may have another head, or "
+    "compute its loss itself"
+)
 #: Told to `progress`: state, forward, gradient of the logits, steps.
 _PHASES = 4
 
@@ -30,6 +34,8 @@ class TrainingStep:
         forward, update: None where the loss could not be computed; `failure` says why.
         alignment: None where it cannot be read; `unseen` says why.
         preferences: None where nothing in the batch is named as pairs or rewards.
+        sees_ahead: share of the positions whose logits depend on the row's last token; None where
+            that could not be asked.
         seconds: that the probe took.
         planned: it is a step as `mlx_lm.lora` will make it, and no trainer of the user's own.
     """
@@ -41,6 +47,7 @@ class TrainingStep:
     alignment: Alignment | None = None
     preferences: Preferences | None = None
     update: Update | None = None
+    sees_ahead: float | None = None
     failure: str | None = None
     unseen: str | None = None
     sources: tuple[Source, ...] = ()
@@ -102,7 +109,7 @@ def measure(
 
 def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
     from mlxdoctor.measure.training_step.calls import as_called
-    from mlxdoctor.measure.training_step.logits import align, gradients_of
+    from mlxdoctor.measure.training_step.logits import align, gradients_of, is_nonzero, sees_ahead
     from mlxdoctor.measure.training_step.preferences import pairs_in, policy_in
     from mlxdoctor.measure.training_step.state import handed_back, read_state
     from mlxdoctor.measure.training_step.steps import evaluating, forward_pass, make_steps
@@ -127,9 +134,12 @@ def _measured(trainer: Trainer, steps: int, tell: Progress) -> TrainingStep:
             try:
                 calls, gradients = gradients_of(loss, model)
                 alignment = align(calls, trainer.tokenizer)
+                if not alignment.trained.any() and any(map(is_nonzero, gradients.values())):
+                    raise Missing(_ELSEWHERE)
                 pairs = pairs_in(trainer, alignment)
                 preferences = pairs or policy_in(trainer, calls, alignment)
                 step = replace(step, alignment=alignment, preferences=preferences)
+                step = replace(step, sees_ahead=sees_ahead(model, calls))
             except InputError:
                 raise
             except Missing as error:

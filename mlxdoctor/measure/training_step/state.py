@@ -1,7 +1,7 @@
 """The model before the step: what is trainable, and whether it is what it says it is."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import mlx.core as mx
@@ -24,18 +24,21 @@ def read_state(model: nn.Module, expect: str | None) -> State:
     # The base class's: an override may say anything.
     every = dict(tree_flatten(nn.Module.parameters(model)))
     trainable = {name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))}
-    owners = (name.removesuffix(".lora_a") for name in every if name.endswith(".lora_a"))
-    adapters = tuple(owner for owner in owners if f"{owner}.lora_b" in every)
-    own = {f"{owner}.{leaf}" for owner in adapters for leaf in ADAPTER_LEAVES}
+    # People's own layers write lora_A.
+    leaves = {name: name.rpartition(".") for name in every}
+    lower = {f"{owner}.{leaf.lower()}": name for name, (owner, _, leaf) in leaves.items()}
+    owners = (name.removesuffix(".lora_a") for name in lower if name.endswith(".lora_a"))
+    adapters = tuple(owner for owner in owners if f"{owner}.lora_b" in lower)
+    own = {lower.get(f"{owner}.{leaf}") for owner in adapters for leaf in ADAPTER_LEAVES}
     return State(
         *count_parameters(model),
         adapters=adapters,
         half_adapters=tuple(
             owner
             for owner in adapters
-            if (f"{owner}.lora_a" in trainable) != (f"{owner}.lora_b" in trainable)
+            if (lower[f"{owner}.lora_a"] in trainable) != (lower[f"{owner}.lora_b"] in trainable)
         ),
-        outside={name: every[name].size for name in sorted(trainable - own)},
+        outside={name: every[name].size for name in sorted(trainable) if name not in own},
         claims=tuple(_claims(model)),
         overrides=tuple(
             each for each in BOOKKEEPING if getattr(type(model), each) != getattr(nn.Module, each)
@@ -48,7 +51,7 @@ def _claims(model: nn.Module) -> Iterator[str]:
     """Plain attributes that say that there is an adapter: a flag, a count, a configuration."""
     for name, value in {**vars(model), **dict(model)}.items():
         plain = isinstance(value, bool | int | str | dict) and not isinstance(value, nn.Module)
-        if value and plain and any(word in name.lower() for word in CLAIMS):
+        if plain and value and any(word in name.lower() for word in CLAIMS):
             yield f"{name}={cut(repr(value), 40)}"
 
 
@@ -74,7 +77,9 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
         # What modules hold in lists and dicts of their own.
         nn.Module.update(model, arrays)
         if optimizer is not None:
-            optimizer.state = state
-            optimizer._initialized = started
+            # One of several optimizers may have none that can be set.
+            with suppress(AttributeError):
+                optimizer.state = state
+                optimizer._initialized = started
         # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
         mx.random.seed((first << 32) | second)

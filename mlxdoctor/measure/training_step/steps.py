@@ -10,7 +10,7 @@ import mlx.optimizers as optim
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from mlxdoctor.measure.training_step.calls import OfModel, as_called, bound, heard
+from mlxdoctor.measure.training_step.calls import OfModel, as_called, bound, heard, uncompiled
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
 from mlxdoctor.safety.user_failure import UserFailure, failure_of
@@ -19,6 +19,9 @@ from mlxdoctor.safety.user_failure import UserFailure, failure_of
 LEARNING_RATE = 1e-4
 #: What a loss may be given in.
 _FLOATS = (mx.float32, mx.bfloat16, mx.float16)
+_HALVES = (mx.bfloat16, mx.float16)
+#: What a layer keeps of its batches, without a gradient.
+_STATISTICS = ("running_mean", "running_var")
 
 
 @contextmanager
@@ -73,13 +76,13 @@ def make_steps(
                 if own is not None:
                     own(model)
                 else:
-                    _, of_step = nn.value_and_grad(model, loss)(model)
-                    optimizer.update(model, of_step)
+                    optimizer.update(model, _gradient(loss, model))
                 mx.eval(model.parameters(), optimizer.state)
                 losses.append(_loss(loss, model))
         except Exception as error:  # a user's code may raise anything
             failure = failure_of(error)
     after = dict(tree_flatten(nn.Module.parameters(model)))
+    later = {} if failure is not None else _later(loss, model)
     rate = getattr(optimizer, "learning_rate", None)
     changes = {name: _change(before[name], after.get(name)) for name in names}
     return Update(
@@ -91,7 +94,9 @@ def make_steps(
             ParameterStep(
                 name=name,
                 gradient_norm=_norm(gradients[name]) if name in gradients else None,
+                later_norm=later.get(name),
                 norm=_norm(before[name]),
+                is_half=before[name].dtype in _HALVES,
                 change=_norm(changes[name]),
             )
             for name in names
@@ -99,7 +104,9 @@ def make_steps(
         frozen_changed=tuple(
             name
             for name, old in before.items()
-            if name not in changes and not _is_same(old, after.get(name))
+            if name not in changes
+            and name.rpartition(".")[2] not in _STATISTICS
+            and not _is_same(old, after.get(name))
         ),
         losses=tuple(losses),
         predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
@@ -110,10 +117,26 @@ def make_steps(
 def _loss(loss: OfModel, model: nn.Module) -> float:
     """The loss with dropout off, so that steps can be compared."""
     try:
-        with evaluating(model):
+        with evaluating(model), uncompiled():
             return float(loss(model).item())
     except Exception:  # steps may have broken the model
         return math.nan
+
+
+def _gradient(loss: OfModel, model: nn.Module) -> Any:
+    with uncompiled():
+        _, gradient = nn.value_and_grad(model, loss)(model)
+    return gradient
+
+
+def _later(loss: OfModel, model: nn.Module) -> dict[str, float]:
+    """Trainable parameter -> the norm of its gradient after the steps; none where it fails."""
+    try:
+        with evaluating(model):
+            gradients = dict(tree_flatten(_gradient(loss, model)))
+    except Exception:  # steps may have broken the model
+        return {}
+    return {name: _norm(gradient) for name, gradient in gradients.items()}
 
 
 def _is_same(old: mx.array, new: mx.array | None) -> bool:

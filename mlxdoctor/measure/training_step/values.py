@@ -189,14 +189,18 @@ class ParameterStep:
 
     Attributes:
         gradient_norm: L2, of the first step; None where it got no gradient.
+        later_norm: the same after the steps.
         norm: L2 of the parameter before.
         change: L2 of what the steps changed.
+        is_half: whether it is stored in 16 bits.
     """
 
     name: str
     gradient_norm: float | None
     norm: float
     change: float
+    later_norm: float | None = None
+    is_half: bool = False
 
 
 @dataclass(frozen=True)
