@@ -53,7 +53,7 @@ HELD_OUT_SCORE = re.compile(
 
 #: What may be the loss that is trained, by a name of one trainer's.
 _OWN_LOSS = re.compile(
-    rf"(?!{HELD_OUT}|.*(?:kl|aux|value|policy|reg|best|last))(?:\w+_)?loss(?:_\w+)?"
+    rf"(?!{HELD_OUT}|.*(?:kl|aux|value|policy|actor|critic|pg|reg|best|last))(?:\w+_)?loss(?:_\w+)?"
 )
 _MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
 
@@ -116,7 +116,8 @@ def unique(names: Iterable[str | None], own: Iterable[str]) -> tuple[str | None,
             best = next((means[one] for one in others if one in means), None)
         if best is None and name == "train_loss" and not seen & {name, "val_loss"}:
             # One loss of a name of its own.
-            losses = [one for one in seen if _OWN_LOSS.fullmatch(one)]
+            held_out = STAND_INS["val_loss"]
+            losses = [one for one in seen if _OWN_LOSS.fullmatch(one) and one not in held_out]
             best = losses[0] if len(losses) == 1 else None
         if best is not None:
             result[result.index(best)] = name

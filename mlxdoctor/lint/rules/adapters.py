@@ -317,11 +317,11 @@ def saved_nested(source: SourceFile) -> Hits:
     """Nested parameters given to a file format that is flat.
 
     `parameters()` and `trainable_parameters()` return dicts of dicts and lists.
-    `mx.save_safetensors` takes one dict of arrays by name, `mx.savez` arrays by keyword: both end
-    with an error (`bad_cast`), after the training is done.
+    `mx.save_safetensors` takes one dict of arrays by name, `mx.savez` arrays by keyword, `mx.save`
+    one array: all end with an error, after the training is done.
     `dict(tree_flatten(model.trainable_parameters()))` is flat.
     """
-    saves = ("mlx.core.save_safetensors", "mlx.core.save_gguf")
+    saves = ("mlx.core.save", "mlx.core.save_safetensors", "mlx.core.save_gguf")
     saved = [(call, call.args[1:2]) for call in source.calls(*saves)]
     saved += [
         (call, [given.value for given in call.keywords if given.arg is None])
