@@ -15,6 +15,10 @@ ADAPTER_NAMES = frozenset(
 )
 
 
+#: Endings of files that lie in a run's own folder.
+_OF_A_RUN = frozenset({".log", ".yaml", ".yml"})
+
+
 @dataclass(frozen=True)
 class Target:
     """One item: its path, and why it can't be examined, a sentence; "" where it can."""
@@ -71,6 +75,9 @@ def _runs_below(folder: Path) -> int:
     try:
         entries = sorted(folder.iterdir())
         if _is_run(entries) or is_model_folder(folder) or is_data_path(folder):
+            return 0
+        # A run in several parts has its logs and configurations beside their adapters.
+        if any(entry.suffix in _OF_A_RUN for entry in entries):
             return 0
         below = (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
         return sum(_is_run(list(entry.iterdir())) for entry in below)

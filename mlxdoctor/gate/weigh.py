@@ -25,6 +25,11 @@ CONFIGURATION, TUNED = "training configuration", "tuned model"
 _MISSING = 3
 #: Where another adapter may lie below an item's own.
 _DEPTHS = ("*/", "*/*/")
+#: Checks that run models, and what a warning of theirs says against an adapter.
+_AGAINST_IT = {
+    "end-state": "it is not what its log says",
+    "reach": "it did not learn what its rows teach",
+}
 #: Checks that see, with the models run, whether an adapter is better than its base at its own rows.
 _WITNESSES = ("learned-targets", "reach", "generation-effect")
 
@@ -136,12 +141,12 @@ def _item(
     # What fails is not asked for more: no models are run for what its files failed.
     if rules.require_generate and not fails and _is_adapter(report):
         undecided += _not_learned(report)
+        noted = [held.finding for held in gated if held.ruling == "noted"]
         undecided += [
-            f"it is not what its log says: {held.finding.message}"
-            for held in gated
-            if held.ruling == "noted"
-            and held.finding.severity is Severity.WARNING
-            and held.finding.code.startswith("end-state.")
+            f"{said}: {finding.message}"
+            for finding in noted
+            if finding.severity is Severity.WARNING
+            and (said := _AGAINST_IT.get(finding.code.partition(".")[0]))
         ]
     is_open = any(
         held.ruling != "suppressed" and held.finding.severity is not Severity.INFO for held in gated

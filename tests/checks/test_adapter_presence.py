@@ -90,6 +90,9 @@ ROUNDED = {name: np.rint(one * 1e3).astype(np.int8) for name, one in LORA.items(
 LOST = without_b(FIRST, SECOND)
 LOST[f"{FIRST}.lora_a"][0, 0] = 1.02 / np.sqrt(32)
 
+PRUNED = without_b(FIRST, more=tuple(f"model.layers.3.self_attn.{name}" for name in "qkvo"))
+PRUNED[f"{FIRST}.lora_a"][0, 0] = 1.02 / np.sqrt(32)
+
 #: Tensors, what is found, and figures of the first finding.
 CASES: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
     "sound": (LORA, {}, {}),
@@ -122,6 +125,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
         {"a_drawn": None},
     ),
     "B lost after training": (LOST, {"a-moved-zero-b": "error", **SOME}, {"a_moved": 1}),
+    "one of many pruned": (PRUNED, {"a-moved-zero-b": "warning"}, {"a_moved": 1}),
     "no gradient below a layer": (
         low(1),
         SOME,

@@ -93,6 +93,7 @@ LACKING = without(LORA, "3.self_attn.v_proj")
 ELSEWHERE = lora({"language_model.model.layers.3.self_attn.v_proj": (96, 48)})
 OTHER, ONE_OTHER = keyed("q_proj", "auto"), keyed("q_proj", "auto", "mlp.up_proj")
 FEW, ERROR = "missing-modules warning", "missing-modules error"
+MISSING = {"missing": 1, "expected": 14}
 UNMATCHED, REFUSED = "unmatched-key warning", "tensors-refused error"
 CASES = {
     "sound": case(),
@@ -112,6 +113,9 @@ CASES = {
         FEW, base=None, num_layers=3, figures={"missing": 1, "expected": 3}
     ),
     "the same of what mlx-lm wrote": case(ERROR, num_layers=3, **WRITTEN),
+    "one of many left out": case(
+        FEW, tensors=without(lora(WHOLE), "3.mlp.up_proj"), figures=MISSING, **keyed(), **WRITTEN
+    ),
     "no module in one layer": case(ERROR, tensors=LACKING, figures={"missing": 1, "expected": 4}),
     "the same without keys": case(ERROR, tensors=LACKING, figures={"expected": 4}, **keyed()),
     # Earlier releases took only some layers where no keys were stated.

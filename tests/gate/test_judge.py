@@ -257,6 +257,11 @@ def test_models_have_to_show_that_an_adapter_learned(tmp_path: Path) -> None:
     assert item(learned, end).reasons == (
         f"it is not what its log says: {end['findings'][0]['message']}",
     )
+    # Better than its base, and far from what its rows teach.
+    short = found("reach.not-what-was-learned", "warning")
+    assert item(learned, short).reasons == (
+        f"it did not learn what its rows teach: {short['findings'][0]['message']}",
+    )
     as_logged = found("end-state.as-logged", "info")
     assert item(learned, as_logged).status is ItemStatus.PASSED
     in_part = item(learned, late)

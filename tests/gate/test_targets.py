@@ -58,6 +58,10 @@ def test_a_folder_of_several_runs_is_refused_with_the_glob_that_names_them(adapt
         "adapters: holds 2 adapters or runs and is none itself; "
         "name them with a glob in quotes: 'adapters/*/'"
     )
+    # Parts of one run have its logs beside them.
+    (adapters / "adapters/train.log").touch()
+    assert [one.problem for one in targets(["adapters/"])] == [""]
+    (adapters / "adapters/train.log").unlink()
     # A run with saves below it is one.
     (adapters / "adapters/adapter_config.json").touch()
     assert [one.problem for one in targets(["adapters/"])] == [""]

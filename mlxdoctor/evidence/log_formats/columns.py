@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mlxdoctor.evidence.logs.log_format import LineFormat, LogSoFar
 from mlxdoctor.evidence.logs.metric_names import (
     HELD_OUT_SCORE,
+    KNOWN,
     STEPS,
     canonical,
     in_english,
@@ -187,8 +188,7 @@ def _side_by_side(names: Sequence[str]) -> list[tuple[str, str]]:
     runs = [
         name[: -len("loss")].rstrip(" \t_/-")
         for name in names
-        if name.lower().endswith("loss")
-        and unique([canonical(name)], [name])[0] not in ("train_loss", "val_loss")
+        if name.lower().endswith("loss") and canonical(name) not in KNOWN
     ]
     owners = [next((run for run in runs if run and name.startswith(run)), "") for name in names]
     return [(run, name[len(run) :]) for run, name in zip(owners, names, strict=True)]
