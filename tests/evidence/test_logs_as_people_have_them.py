@@ -310,7 +310,7 @@ def test_a_log_that_has_but_a_summary(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(text)
     said = [seen.message for seen in diagnose(tmp_path / "train.log").seen]
     assert said == [
-        "Of the loss the log has nothing but a mean over the run, 3.168.",
+        "Of the loss only a mean over the run could be read, 3.168.",
         "The log says of the run: 2 rows to train on; 24 seconds of training; 1e-06 M trained "
         "parameters; its end, with a summary.",
     ]

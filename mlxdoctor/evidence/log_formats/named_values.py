@@ -127,7 +127,8 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
     def read(self, number: int, line: str) -> bool:
         if not line.isascii() or ("loss" not in line and "Loss" not in line):
             line = in_english(line)
-        if "ewards" in line:
+        # A batch that is skipped is no report.
+        if "ewards" in line and "skip" not in line.lower():
             line = _LIST.sub(_mean_of, line)
         if not _HINT.search(line) or _OTHERS.search(line):
             match = _EPOCH.match(cleaned(line)) if "poch" in line or "POCH" in line else None

@@ -53,7 +53,7 @@ HELD_OUT_SCORE = re.compile(
 
 #: What may be the loss that is trained, by a name of one trainer's.
 _OWN_LOSS = re.compile(
-    rf"(?!{HELD_OUT}|.*(?:kl|aux|value|policy|actor|critic|pg|reg|best|last))(?:\w+_)?loss(?:_\w+)?"
+    rf"(?!{HELD_OUT}|.*(?:kl|aux|value|policy|actor|critic|pg|reg|best|last|skip))(?:\w+_)?loss(?:_\w+)?"
 )
 _MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
 
