@@ -45,6 +45,7 @@ from mlxdoctor.measure.logged_levels import rows_gone_over
 from mlxdoctor.measure.text.leftovers import left_in
 from mlxdoctor.measure.text.pairing import contradictions, pairing
 from mlxdoctor.measure.text.statistics import wilson
+from mlxdoctor.models.generations import RecordedGenerations
 from mlxdoctor.safety.quoting import quoted
 
 _ROWS = "distinct rows with one answer each"
@@ -195,6 +196,7 @@ def data_quality(
     config: TrainingConfig | None,
     log: TrainingLog | None,
     planned: PlannedRun | None,
+    recorded: RecordedGenerations | None,
 ) -> Iterator[Sign | Seen | Unsought]:
     train, valid = dataset.splits.get("train"), dataset.splits.get("valid")
     if train is None or not train.rows:
@@ -231,7 +233,8 @@ def data_quality(
             yield from _contradictions(train, pairs)
         yield from _one_answer(train, pairs, facts)
         yield from _cut(train, pairs, facts)
-    yield from _leftovers(train)
+    expected = [each.expected for each in recorded.items if each.expected] if recorded else []
+    yield from _leftovers(train, expected)
     yield from _order(train, facts)
     yield from _misplaced(train, pairs)
 
@@ -348,10 +351,14 @@ def _cut(split: Split, pairs: Sequence[Pair], facts: TextFacts) -> Iterator[Sign
     yield from _graded("cut-answers", split, rows, steps, measured, quotes=True)
 
 
-def _leftovers(split: Split) -> Iterator[Sign]:
+def _leftovers(split: Split, expected: Sequence[str]) -> Iterator[Sign]:
     """What `leftovers.toml` lists, in a sample of the rows."""
     examined = evenly(len(split.rows))
     for spoilt in left_in(split, examined):
+        # What most expected answers have belongs there.
+        meant = sum(spoilt.leftover.pattern.search(answer) is not None for answer in expected)
+        if spoilt.leftover.of == "answers" and 2 * meant > len(expected):
+            continue
         of, lines = spoilt.leftover.of, tuple(split.line_numbers[row] for row in spoilt.rows[:5])
         figures: dict[str, Measurement] = {
             "rows": len(spoilt.rows),

@@ -100,6 +100,14 @@ _CUT, _CUT_TO = 0.5, 0.8
             fix="Generate the answers again with a higher limit (`mlx_lm.generate --max-tokens`; "
             "the default is 100). Check each step that changes answers before they are written.",
         ),
+        "expected-cut": Symptom.error(
+            "the expected answers were cut at one length",
+            says="{expected_cut} of {expected:* expected answer} are cut at {width} characters: "
+            "the model's answers begin with them and go on. An exact comparison counts each of "
+            "them as wrong.",
+            expected="expected answers that are whole",
+            fix="Write the expected answers anew from where they came, whole, and judge again.",
+        ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
             says="Of {prompts:* recorded answer}, {alike} begin like the tuned model's answers "
@@ -115,6 +123,7 @@ def recorded_answers(
 ) -> Iterator[Sign | Seen]:
     items = asked.items
     yield from _not_as_expected(items, answers)
+    yield from _expected_cut(recorded)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]
     if len(apart) < _TELLING:
         why = f"only {len(apart)} of {len(items)} recorded prompts are answered differently by"
@@ -173,6 +182,21 @@ def _not_as_expected(items: Sequence[Asked], answers: Generations | None) -> Ite
         yield Sign(
             "not-as-expected", {**figures, "answer": quoted(answer), "wanted": quoted(other)}
         )
+
+
+def _expected_cut(recorded: RecordedGenerations | None) -> Iterator[Sign]:
+    """Whether what is expected was cut at one length, and the model's answers go on from there."""
+    every = [] if recorded is None else [each for each in recorded.distinct if each.expected]
+    width = max((len(each.expected or "") for each in every), default=0)
+    cut = [
+        each
+        for each in every
+        if len(each.expected or "") == width < len(_text(each.tuned))
+        and each.tuned.startswith(each.expected or "")
+    ]
+    if len(cut) >= max(_CUT * len(every), _PROMPTS):
+        figures = {"expected_cut": len(cut), "expected": len(every), "width": width}
+        yield Sign("expected-cut", figures)
 
 
 def _spoilt(items: Sequence[Asked], every: Sequence[Generation]) -> Sign | None:

@@ -127,8 +127,11 @@ def replay(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen | Unsoug
         yield Sign("trains-otherwise", measured | {"clause": None})
         return
     has_reached = reach is not None and reach.is_ahead and reach.split == "validation"
-    # One figure that a reading only comes near to proves nothing against a model that learned.
-    is_near = misfit(read) > 0.0 and len(start) == 1 and has_reached
+    # One figure that a reading comes near to, or that tells of training alone, proves nothing
+    # against a model that learned.
+    reports = sum(level.what == "report" for level in start)
+    tells_once = replay.reading is not None and replay.reading.in_training and reports == 1
+    is_near = has_reached and (tells_once or (misfit(read) > 0.0 and len(start) == 1))
     if replay.reading is not None and not replay.reading.sound and not is_near:
         yield Sign(replay.reading.code, measured | {"clause": replay.reading.clause})
         return

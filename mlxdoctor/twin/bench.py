@@ -36,6 +36,11 @@ SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 20.0, 32.0, 40.0, 64.0, 128
 OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
 #: Batches of a validation of which nothing says how many it had: in short runs people set few.
 UNSAID = 4
+#: Losses after which a reading may be given up, since it cannot come to what was recorded: by this
+#: share of it, even if all later losses were as many times the highest so far.
+TOLD, AROUND, RISE = 3, 0.1, 1.25
+#: Of the time, after which no more readings are held against validations where some fit nearly.
+MOST = 0.7
 #: Of the time to train, what the replay takes: the rest is for what the rows teach.
 SHARE = 0.5
 
@@ -89,6 +94,7 @@ class Bench:
     Attributes:
         is_counted: whether the run's configuration says how many batches its validations had.
         is_cut: whether a validation was cut short: batches of it tell a loss, and no reading.
+        begun: when the search began, by `time.monotonic`.
     """
 
     models: LoadedModels
@@ -98,6 +104,7 @@ class Bench:
     deadline: float
     is_counted: bool = True
     is_cut: bool = False
+    begun: float = field(default_factory=time.monotonic)
     _measured: dict[int, tuple[Ground, tuple[Level, ...]]] = field(default_factory=dict)
 
     @classmethod
@@ -112,6 +119,12 @@ class Bench:
         ground = Ground(usual.settings, usual.parts)
         is_counted = run.get(TrainingConfig) is not None
         return cls(models, recorded, ground, usual.tokenizer, deadline, is_counted)
+
+    @property
+    def is_mostly_over(self) -> bool:
+        """Whether most of the time is over."""
+        left = self.deadline - time.monotonic()
+        return left < (1.0 - MOST) * (self.deadline - self.begun)
 
     @property
     def is_late(self) -> bool:
@@ -206,13 +219,19 @@ class Bench:
             parts = in_few_widths(ground.parts) if ground is self.usual else ground.parts
             start = prepared(ground.settings, parts)
             pace = Pace(reports[0][1], self.deadline)
-            losses = list(pace.taken(first_losses(start, reports[-1][1])))
+            losses, is_off = list[float](), False
+            for loss in pace.taken(first_losses(start, reports[-1][1])):
+                losses.append(loss)
+                # What mlx-lm itself computes is shown, and is computed to the end.
+                is_off = ground is not self.usual and _cannot_agree(losses, *reports[0][1:])
+                if is_off:
+                    break
         except InputError:
             return ()
         noise, levels = _noise(losses), []
-        for last, iteration, recorded in reports:
+        for last, iteration, recorded in reports[:1] if is_off else reports:
             own = losses[last:iteration]
-            if len(own) < iteration - last:
+            if len(own) < iteration - last and not is_off:
                 break
             mean, error = float(np.mean(own)), noise * math.sqrt(2 / len(own))
             tolerance = max(SAME, ERRORS * error, PATH * abs(losses[0] - mean))
@@ -325,6 +344,14 @@ def _worse_end(levels: Sequence[Level]) -> Level | None:
     """The end of a run, where the saved model is worse than the log has it."""
     ends = (level for level in levels if level.what == "after" and level.misfit > 0.0)
     return next((level for level in ends if not level.computed < level.recorded), None)
+
+
+def _cannot_agree(losses: Sequence[float], count: int, recorded: float) -> bool:
+    """Whether the mean of so many losses cannot become the one recorded, after the first ones."""
+    rest, told = count - len(losses), sum(losses)
+    is_high = told > (1.0 + AROUND) * recorded * count
+    is_low = told + rest * RISE * max(losses) < (1.0 - AROUND) * recorded * count
+    return len(losses) >= TOLD and (is_high or is_low)
 
 
 def _noise(losses: Sequence[float]) -> float:

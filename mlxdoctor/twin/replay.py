@@ -36,6 +36,8 @@ TRAINED = 6
 #: and 37 times where it was right. And by which another LoRA scale may miss such an end: 0.02 and
 #: 0.17 where it was right.
 FAR, NEAR, NEARBY = 4.0, 0.1, 0.25
+#: Times what mlx-lm computes that a logged loss is where faulty readings are tried first.
+TWICE = 2.0
 #: What a replay leaves out, as a clause.
 NOT_ALL = "not every reading of the log was tried: the time was over"
 
@@ -154,9 +156,13 @@ class _Search:
             if len(fitting) > 1 and self.bench.recorded.misfit(fitting) == 0.0:
                 return self._result(configured, *self._exactly(shape, fitting))
         trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
-        of_single = (self.bench.usual, *(shape for shape in alone if shape.shape is None))
+        of_single = [self.bench.usual, *(shape for shape in alone if shape.shape is None)]
+        of_single.sort(key=self._screened)
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
-        grounds = _different(chain(agreeing, trained, alone, both, faulty))
+        # No two sound readings make a loss so many times what it is.
+        first = any(level.recorded > TWICE * level.computed for level in configured)
+        others = (faulty, both) if first else (both, faulty)
+        grounds = _different(chain(agreeing, trained, alone, *others))
         ground, levels = self._best(grounds, configured)
         return self._result(configured, ground, levels)
 
@@ -336,6 +342,9 @@ class _Search:
         allowed = EXPLAINED * self.bench.recorded.misfit(configured)
         reports = [level for level in configured if level.what == "report"]
         is_far = any(level.beyond(CLEAR * level.tolerance) > 0.0 for level in reports)
+        # Of the end a reading is told as well as of a start, where neither is near as configured.
+        ends = [level for level in configured if level.what == "after"]
+        has_end = any(level.misfit > 0.0 for level in ends)
         best: tuple[Ground | None, Sequence[Level]] = (None, configured)
         later: list[tuple[float, int, Ground]] = []
 
@@ -351,7 +360,9 @@ class _Search:
                 # without a validation any report of another optimiser does.
                 is_exact = all(level.beyond(SAME) == 0.0 for level in start)
                 is_told = (
-                    is_far if ground.shape is not None else self.bench.recorded.before is not None
+                    is_far
+                    if ground.shape is not None
+                    else self.bench.recorded.before is not None or (is_far and has_end)
                 )
                 is_whole = is_whole and (is_exact or is_told)
             slack = max((level.tolerance - SAME for level in levels), default=0.0)
@@ -362,7 +373,12 @@ class _Search:
             return min(pairs, key=lambda each: (self._left(*each), *off(each[1])))
 
         for number, ground in enumerate(grounds):
-            if self.bench.is_late or (best[0] is not None and max(off(best[1])) <= EXACT):
+            if best[0] is not None and max(off(best[1])) <= EXACT:
+                return best
+            # What fits the validations best so far has to be trained, too.
+            if later and self.bench.is_mostly_over:
+                break
+            if self.bench.is_late:
                 return best
             screened = self._screened(ground)
             if screened == 0.0:
