@@ -38,7 +38,7 @@ OF_THE_TIME, FEWEST_BATCHES = 1 / 4, 8
 UNSAID = 4
 #: Losses after which a reading may be given up, since it cannot come to what was recorded: by this
 #: share of it, even if all later losses were as many times the highest so far.
-TOLD, AROUND, RISE = 3, 0.1, 1.25
+TOLD, AROUND, RISE = 3, 0.2, 1.25
 #: Of the time, after which no more readings are held against validations where some fit nearly.
 MOST = 0.7
 #: Of the time to train, what the replay takes: the rest is for what the rows teach.
@@ -74,6 +74,10 @@ class Ground:
     parts: Parts
     reading: Reading | None = None
     shape: "Ground | None" = None
+
+    @property
+    def is_sound(self) -> bool:
+        return self.reading is None or self.reading.sound
 
     def under(self, reading: Reading) -> "Ground | None":
         """The same under one more reading; None where that is no other run."""
@@ -222,16 +226,19 @@ class Bench:
             losses, is_off = list[float](), False
             for loss in pace.taken(first_losses(start, reports[-1][1])):
                 losses.append(loss)
-                # What mlx-lm itself computes is shown, and is computed to the end.
-                is_off = ground is not self.usual and _cannot_agree(losses, *reports[0][1:])
+                # What sound trainers compute is shown, and is computed to the end.
+                is_off = not ground.is_sound and _cannot_agree(losses, *reports[0][1:])
                 if is_off:
                     break
         except InputError:
             return ()
+        if is_off:
+            _, iteration, recorded = reports[0]
+            return (Level("report", iteration, recorded, math.inf, SAME),)
         noise, levels = _noise(losses), []
-        for last, iteration, recorded in reports[:1] if is_off else reports:
+        for last, iteration, recorded in reports:
             own = losses[last:iteration]
-            if len(own) < iteration - last and not is_off:
+            if len(own) < iteration - last:
                 break
             mean, error = float(np.mean(own)), noise * math.sqrt(2 / len(own))
             tolerance = max(SAME, ERRORS * error, PATH * abs(losses[0] - mean))

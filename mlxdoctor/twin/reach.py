@@ -572,8 +572,8 @@ class _Measuring:
         """What the run's own settings reach, and the one without which they reach more."""
         if self.replay is not None:
             found = replace(found, is_replayed=self.replay.agrees)
-            # Where not every reading of the log was tried, the settings still tell.
-            if not (self.replay.trains_as_read or self.replay.left_out):
+            # Where no reading of the log is known, the settings still tell.
+            if self.replay.reading is not None and not self.replay.trains_as_read:
                 return found
         if found.own is None:
             stated = self._stated(found)

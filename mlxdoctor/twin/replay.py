@@ -354,7 +354,7 @@ class _Search:
             # One figure agrees by chance with some reading. Another base has no end.
             start, recorded = before_the_end(levels), before_the_end(configured)
             is_whole = len(levels) > 1 and len(start) == len(recorded)
-            if ground.reading is not None and not ground.reading.sound:
+            if not ground.is_sound:
                 is_whole = is_whole and (left > 0.0 or misfit(levels) == 0.0)
                 # A report that is hardly beyond its noise agrees by chance with some training, and
                 # without a validation any report of another optimiser does.
@@ -393,7 +393,7 @@ class _Search:
     def _left(self, ground: Ground | None, levels: Sequence[Level]) -> float:
         """The misfit of what was recorded, nats; of the end none where a sound start is exact."""
         start = before_the_end(levels)
-        is_sound = ground is not None and (ground.reading is None or ground.reading.sound)
+        is_sound = ground is not None and ground.is_sound
         if is_sound and start and all(level.beyond(EXACT) == 0.0 for level in start):
             return 0.0
         return self.bench.recorded.misfit(levels)
