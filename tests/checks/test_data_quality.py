@@ -9,6 +9,7 @@ import pytest
 from fixtures.lab.real.rows import answer_of, damaged, read_rows, with_answer, write_rows
 from fixtures.lab.ward.data import form_pairs, make_orders, order_text
 from mlxdoctor.evidence.dataset import Dataset
+from mlxdoctor.models.generations import Generation, RecordedGenerations
 from tests.checks.data_evidence import (
     DATA,
     chat,
@@ -604,3 +605,11 @@ def test_copies_do_no_harm_where_other_rows_are_known_as_well(tmp_path, trained,
     other = distinct(20, start=100)
     codes = found(tmp_path, distinct(20) * 5, config, log, valid=other)
     assert codes["duplicates"] == severity
+
+
+def test_what_the_expected_answers_have_is_no_leftover(tmp_path):
+    rows = [chat(f"Turn the light to {at}.", f"[|tool|]light {at}") for at in range(120)]
+    assert found(tmp_path, rows)["leftovers"] == "error"
+    wanted = [Generation(f"p{at}", None, "", expected=f"[|tool|]light {at}") for at in range(9)]
+    recorded = RecordedGenerations((), tuple(wanted))
+    assert "leftovers" not in found(tmp_path, rows, recorded)

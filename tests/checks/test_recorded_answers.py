@@ -305,3 +305,17 @@ def test_few_are_asked_again_and_all_that_were_recorded_count(right: int, hit: b
     evidence = asked(*given[:4], *given[-4:], tuned=GOOD, expected=GOOD)
     told = codes(evidence, RecordedGenerations((), tuple(items)))
     assert ("recorded-answers.spoilt" in told) is hit
+
+
+@pytest.mark.parametrize(
+    ("width", "go_on", "hit"), [(12, True, True), (12, False, False), (40, True, False)]
+)
+def test_expected_answers_that_were_cut_at_one_length(width: int, go_on: bool, hit: bool) -> None:
+    whole = [f"dear Ana {i}, the kettle is in north" for i in range(9)]
+    given = whole if go_on else [text[:width] for text in whole]
+    items = tuple(
+        Generation(f"p{i}", None, own, expected=text[:width])
+        for i, (own, text) in enumerate(zip(given, whole, strict=True))
+    )
+    found = codes(asked(*given), RecordedGenerations((), items))
+    assert ("recorded-answers.expected-cut" in found) == hit

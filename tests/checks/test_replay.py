@@ -65,6 +65,11 @@ def test_a_loss_of_its_own_kind_that_teaches_as_much_is_no_error(
     for found in (said(configured, better), said(levels(6.0), better, **near)):
         assert severities(found) == {}
         assert "On held-out rows the model is better" in found.seen[0].message
+    # One report under a reading of the training alone agrees by chance.
+    one = next(each for each in readings() if each.code == "one-batch")
+    once = {"reading": one, "best": levels(4.0, 3.0)}
+    assert severities(said(levels(4.0, 3.4), reach, **once)) == {"one-batch": "error"}
+    assert severities(said(levels(4.0, 3.4), better, **once)) == {}
     # As good as mlx-lm's trainer makes it.
     found = said(configured, replace(reach, whole=tuned - 0.1))
     assert severities(found) == {}

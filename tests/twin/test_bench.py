@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from mlxdoctor.twin.bench import _moved, _turned
+from mlxdoctor.twin.bench import _cannot_agree, _moved, _turned
 
 
 def stored(*values: float) -> dict[str, tuple[mx.array, mx.array]]:
@@ -34,3 +34,20 @@ def test_factors_of_earlier_layers(values: tuple[float, ...], moved: list[float]
 def test_factors_that_are_transposed() -> None:
     ((a, b),) = _turned(stored(1.0)).values()
     assert (a.shape, b.shape) == ((2, 4), (4, 2))
+
+
+@pytest.mark.parametrize(
+    ("losses", "recorded", "given_up"),
+    [
+        ([5.0, 4.0], 6.0, False),
+        # However high the others were.
+        ([5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.2], 4.0, True),
+        # However low.
+        ([9.0, 9.0, 9.0], 2.0, True),
+        ([5.0, 4.5, 4.0], 3.0, False),
+    ],
+)
+def test_a_reading_is_given_up_where_it_cannot_agree(
+    losses: list[float], recorded: float, given_up: bool
+) -> None:
+    assert _cannot_agree(losses, 10, recorded) == given_up
