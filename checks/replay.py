@@ -114,7 +114,8 @@ def replay(replay: Replay, reach: Reach | None) -> Iterator[Sign | Seen | Unsoug
     yield _curve(replay)
     measured = _figures(start)
     off = misfit(start)
-    is_of_training = all(level.what == "report" for level in replay.best if level.misfit > 0.0)
+    # That the end differs, too, is told by itself.
+    is_of_training = all(level.what == "report" for level in read if level.misfit > 0.0)
     has_before = any(level.what == "before" for level in start)
     if off > 0.0 and has_before and is_sound and is_of_training and misfit(read) > 0.0:
         clause = replay.reading.clause if replay.reading is not None else None

@@ -162,7 +162,10 @@ class _Search:
         # No two sound readings make a loss so many times what it is.
         first = any(level.recorded > TWICE * level.computed for level in configured)
         others = (faulty, both) if first else (both, faulty)
-        grounds = _different(chain(agreeing, trained, alone, *others))
+        # Where the first validation is mlx-lm's to three digits, its loss is.
+        exact = [level.beyond(EXACT) == 0.0 for level in configured if level.what == "before"]
+        rest = [] if any(exact) else [alone, *others]
+        grounds = _different(chain(agreeing, trained, *rest))
         ground, levels = self._best(grounds, configured)
         return self._result(configured, ground, levels)
 
