@@ -358,7 +358,7 @@ def _cannot_agree(losses: Sequence[float], count: int, recorded: float) -> bool:
     rest, told = count - len(losses), sum(losses)
     is_high = told > (1.0 + AROUND) * recorded * count
     is_low = told + rest * RISE * max(losses) < (1.0 - AROUND) * recorded * count
-    return len(losses) >= TOLD and (is_high or is_low)
+    return TOLD <= len(losses) < count and (is_high or is_low)
 
 
 def _noise(losses: Sequence[float]) -> float:

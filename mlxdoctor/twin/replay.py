@@ -156,18 +156,23 @@ class _Search:
             if len(fitting) > 1 and self.bench.recorded.misfit(fitting) == 0.0:
                 return self._result(configured, *self._exactly(shape, fitting))
         trained = [ground for shape in agreeing for ground in self._trained_otherwise(shape)]
+        # Where the first validation is mlx-lm's to three digits, its loss is.
+        exact = [level.beyond(EXACT) == 0.0 for level in configured if level.what == "before"]
+        others = iter(()) if any(exact) else self._otherwise(configured, alone, both)
+        ground, levels = self._best(_different(chain(agreeing, trained, others)), configured)
+        return self._result(configured, ground, levels)
+
+    def _otherwise(
+        self, configured: Sequence[Level], alone: Sequence[Ground], both: Sequence[Ground]
+    ) -> Iterator[Ground]:
+        """Other losses: of sound trainers, and faulty ones of the shape that fits best first."""
+        yield from alone
         of_single = [self.bench.usual, *(shape for shape in alone if shape.shape is None)]
         of_single.sort(key=self._screened)
         faulty = (ground for shape in of_single for ground in self._under(shape, sound=False))
         # No two sound readings make a loss so many times what it is.
-        first = any(level.recorded > TWICE * level.computed for level in configured)
-        others = (faulty, both) if first else (both, faulty)
-        # Where the first validation is mlx-lm's to three digits, its loss is.
-        exact = [level.beyond(EXACT) == 0.0 for level in configured if level.what == "before"]
-        rest = [] if any(exact) else [alone, *others]
-        grounds = _different(chain(agreeing, trained, *rest))
-        ground, levels = self._best(grounds, configured)
-        return self._result(configured, ground, levels)
+        is_twice = any(level.recorded > TWICE * level.computed for level in configured)
+        yield from chain(faulty, both) if is_twice else chain(both, faulty)
 
     def _by_its_end(self, configured: Sequence[Level], shapes: Sequence[Ground]) -> Replay:
         """The sound reading under which the end is exact, or is with another LoRA scale.

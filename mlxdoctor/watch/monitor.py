@@ -47,6 +47,8 @@ NO_BETTER = (
     "Stop it, and use the save nearest to the best validation; train shorter, on more rows or at a "
     "lower learning rate."
 )
+#: Largest iteration that is kept: a log may have any number.
+LAST_STEP = 2**62
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class _Kept:
     tail: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=TAIL))
 
     def add(self, step: int, value: float) -> None:
+        step = max(-LAST_STEP, min(step, LAST_STEP))
         (self.head if len(self.head) < HEAD else self.tail).append((step, value))
 
     def series(self) -> Series:

@@ -68,7 +68,8 @@ def test_pieces_end_where_lines_do(path: Path) -> None:
         ("log_rows=5000", report(5) + "Iter 5: Saved weights to a\n" * 30_000, "log_rows"),
         (
             "log_forms=50",
-            report(5) + "".join(f'{{"step": {i}, "loss_{i}": 1}}\n' for i in range(900)),
+            report(5)
+            + "".join(f'{{"step": {i}, "loss_{i}": 1, "loss_b_{i}": 2}}\n' for i in range(900)),
             "log_forms",
         ),
         ("log_runs=20", "".join(report(i % 2 + 1, i) for i in range(1000)), "log_runs"),
