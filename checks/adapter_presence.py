@@ -39,14 +39,12 @@ import numpy as np
 
 from mlxdoctor.check import NotApplicable, check
 from mlxdoctor.engines.tensors import LEAST_SHARE, ModuleFacts, sharing
-from mlxdoctor.evidence.adapter import Adapter, LoraModule
+from mlxdoctor.evidence.adapter import PRUNED, Adapter, LoraModule
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom, some_of
 from mlxdoctor.measure.weights.adapter_facts import base_norm, factor_facts, nonfinite_values
 
-#: Share of the modules below which those with a B of zero may have been pruned.
-FEW = 0.125
 #: What a sound model may not compute: an expert with tensors of its own, other towers than
 #: the language model's, heads for further tokens, and keys and values that layers share.
 _UNUSED = re.compile(
@@ -255,7 +253,7 @@ def _zeros(facts: Sequence[ModuleFacts], config: TrainingConfig | None) -> Itera
             "a-moved-zero-b",
             {**counts, "a_moved": len(moved)},
             where=some_of(list(moved)),
-            severity=Severity.WARNING if is_every or len(moved) < FEW * len(facts) else None,
+            severity=Severity.WARNING if is_every or len(moved) < PRUNED * len(facts) else None,
         )
     idle = {module.name: module.layer for module in zero if module.name not in moved}
     if is_every or all(map(_UNUSED.search, idle)):

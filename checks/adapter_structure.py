@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from mlxdoctor.check import DoesNotArise, Inconclusive, NotApplicable, check
-from mlxdoctor.evidence.adapter import FILE_NAMES, Adapter, LoraModule, layer_of
+from mlxdoctor.evidence.adapter import FILE_NAMES, PRUNED, Adapter, LoraModule, layer_of
 from mlxdoctor.evidence.base_model import BaseModel
 from mlxdoctor.evidence.config import CONFIG_NAME, TrainingConfig
 from mlxdoctor.evidence.run_files import CHECKPOINT_NAME
@@ -58,9 +58,6 @@ _SIDES = (
     {"gate_proj": "in_features", "up_proj": "in_features", "down_proj": "out_features"},
     {"gate_proj": "out_features", "up_proj": "out_features", "down_proj": "in_features"},
 )
-#: Share of the modules below which those without factors may have been left out on purpose, since
-#: their updates were tiny.
-FEW = 0.125
 #: Ending of modules that are linear layers in all architectures; others may be bare parameters.
 _LINEAR = "_proj"
 #: A module as llama.cpp names it.
@@ -271,7 +268,7 @@ def _missing(adapter: Adapter, config: TrainingConfig, base: BaseModel | None) -
         missing = max(expected - len(layers), 0) if layers else 0
     if missing:
         figures: dict[str, Measurement] = {"missing": missing, "expected": expected, "what": what}
-        severity = Severity.ERROR if is_certain and missing >= FEW * expected else None
+        severity = Severity.ERROR if is_certain and missing >= PRUNED * expected else None
         yield Sign("missing-modules", figures, some_of(names) or None, severity=severity)
 
 

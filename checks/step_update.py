@@ -228,8 +228,9 @@ def _gradients(update: Update) -> Iterator[Sign]:
         yield Sign("no-gradient", named, where=some_of(zero), severity=severity)
     if total > _EXPLODING:
         largest = sorted(norms, key=lambda name: -norms[name])
-        # A step of the trainer's own may clip.
-        severity = Severity.INFO if update.own else None
+        # A step of the trainer's own clips, if the loss falls by it.
+        is_clipped = update.own and update.losses[-1] < update.losses[0]
+        severity = Severity.INFO if is_clipped else None
         yield Sign("exploding", {"gradient_norm": total}, some_of(largest), severity=severity)
 
 

@@ -88,7 +88,9 @@ class Run:
         header = log.notes.header if log is not None else {}
         stated = resolve_file(header.get("configuration", ""), self.files.roots)
         if stated is not None and self.files.config is None:
-            return replace(self, files=replace(self.files, config=stated), _cache={})._followed()
+            read = {TrainingLog: self._cache[TrainingLog]}
+            files = replace(self.files, config=stated)
+            return replace(self, files=files, _cache=read)._followed()
         model = config.model if config is not None else header.get("model")
         data = config.data if config is not None else header.get("dataset")
         files, roots = self.files, self.files.roots

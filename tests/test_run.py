@@ -56,7 +56,10 @@ def test_a_log_that_is_named_alone_names_its_configuration(tmp_path: Path) -> No
     (tmp_path / "config.yaml").write_text("model: someone/small\niters: 60\nlearning_rate: 1e-5\n")
     log = tmp_path / "train.log"
     log.write_text("Loading configuration file config.yaml\nIter 1: Val loss 4.2, Val took 1.0s\n")
-    assert Run.discover([log]).need(TrainingConfig).model == "someone/small"
+    run = Run.discover([log])
+    assert run.need(TrainingConfig).model == "someone/small"
+    # The log is not read once more for it.
+    assert TrainingLog in run._cache
     (tmp_path / "config.yaml").write_text("[")
     assert Run.discover([log]).get(TrainingConfig) is None
 

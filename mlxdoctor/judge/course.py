@@ -221,7 +221,8 @@ def _known_again(segment: Segment, losses: Series) -> Iterator[Seen]:
         if last - first >= least:
             yield Seen(
                 "The training loss falls from {known_before:.3f} to {known_after:.3f} where a pass "
-                "over the rows begins ({unit} {place}): rows that come again are known by heart.",
+                "over the rows begins ({unit} {place}): rows that come again seem to be known by "
+                "heart.",
                 {
                     "known_before": last,
                     "known_after": first,

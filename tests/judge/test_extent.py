@@ -53,13 +53,16 @@ def test_warnings(logs: LogWriter) -> None:
 @pytest.mark.parametrize(
     ("clocks", "said"),
     [
-        (["0:00", "10:00", "20:00"], ["20 of 40 steps in 20 minutes"]),
+        (["0:00", "10:00", "20:00"], ["20 minutes for 20 of 40 on its longest progress bar"]),
         (
             ["00:00", "10:00", "1:00:00"],
-            ["20 of 40 steps in 60 minutes, 60 s each in the first half and 300 in the second"],
+            [
+                "60 minutes for 20 of 40 on its longest progress bar, 60 s each in the first half "
+                "and 300 in the second"
+            ],
         ),
         # A run that goes on has skipped the first rows.
-        (["00:00", "00:10", "1:00:00"], ["20 of 40 steps in 60 minutes"]),
+        (["00:00", "00:10", "1:00:00"], ["60 minutes for 20 of 40 on its longest progress bar"]),
         (["00:00", "00:02", "00:05"], []),
     ],
 )

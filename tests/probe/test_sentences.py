@@ -1,5 +1,6 @@
 """What is said of steps that no trainer of the other tests makes, from made-up measurements."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,3 +171,18 @@ def test_sentence(code: str, changed: dict[str, Any], sentence: str) -> None:
     findings = judge(TrainingStep(**sound | changed)).findings
     (finding,) = [one for one in findings if one.code == code]
     assert sentence in finding.message
+
+
+@pytest.mark.parametrize(
+    ("own", "last", "severity"),
+    [(True, 1.0, "info"), (True, 3.0, "warning"), (False, 1.0, "warning")],
+)
+def test_an_enormous_gradient_is_a_note_where_a_step_of_ones_own_makes_good_use_of_it(
+    own: bool, last: float, severity: str
+) -> None:
+    update = replace(updated(("a", 1e4, 0.1), losses=(2.0, 1.5, last)), own=own)
+    step = TrainingStep(
+        state=stated(), forward=Forward(2.0, 5.0, "float32"), alignment=aligned(), update=update
+    )
+    found = {one.code: one.severity.value for one in judge(step).findings}
+    assert found["step-update.exploding"] == severity

@@ -78,10 +78,13 @@ def module_scale(module: LoraModule, config: TrainingConfig | None) -> float:
     return alpha / (sqrt(module.rank) if config.values.get("use_rslora") else module.rank)
 
 
-@lru_cache(maxsize=4096)  # every save asks for those of one base
 def base_norm(module: str, base: BaseModel | None) -> float | None:
     """The norm of the weight that a module changes, read once; None where there is none to read."""
-    try:
-        return base.weight_norm(module) if base is not None and base.shape(module) else None
-    except InputError:
+    if base is None or not base.shape(module):
         return None
+    if module not in base.norms:
+        try:
+            base.norms[module] = base.weight_norm(module)
+        except InputError:
+            return None
+    return base.norms[module]
