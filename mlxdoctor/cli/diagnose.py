@@ -133,7 +133,7 @@ def command(  # noqa: PLR0917 - click passes every option by name
         if confirm:
             from mlxdoctor.reproduce import reproduce
 
-            work = folder / slug(report.name) / "reproduction"
+            work = folder / slug(report.name)
             refuse_inside(work, inspected)
             report = reproduce(report, work)
     output.deliver(report, names, folder, printed, inspected=inspected)

@@ -88,7 +88,7 @@ def command(
         if not report.diagnosis and not causes:
             click.echo(f"{report.name}: nothing to reproduce; no cause is suspected.")
             return EXIT_CLEAN
-        work = folder / slug(report.name) / "reproduction"
+        work = folder / slug(report.name)
         refuse_inside(work, inspected)
         try:
             report = reproduce(report, work, causes=causes, **given)

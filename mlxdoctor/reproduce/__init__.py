@@ -1,6 +1,6 @@
 """Experiments: make a failed run again, change one thing, and compare.
 
-    confirmed = reproduce(diagnose([run]), Path("reports/run/reproduction"), minutes=10)
+    confirmed = reproduce(diagnose([run]), Path("reports/run"), minutes=10)
 
 `observe` makes a run again with one change, and looks at what came out. `changes` says which change
 a cause asks for, `rules` how it is judged. `investigate` tries the causes in turn.
@@ -24,15 +24,13 @@ from mlxdoctor.judge.rate import usual_rates
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.bench import Bench, Failure, length_of
 from mlxdoctor.reproduce.investigate import candidates, investigate
-from mlxdoctor.reproduce.observe import Laboratory, write_json
+from mlxdoctor.reproduce.observe import Laboratory
 from mlxdoctor.reproduce.rules import Ruling, undecided
 from mlxdoctor.safety.errors import InputError
 from mlxdoctor.safety.texts import as_seen_here
 from mlxdoctor.twin.rerun import recorded_settings
 from mlxdoctor.verdict import CauseTried, Confirmation, Experiment, Verdict
 
-#: The summary of the experiments.
-SUMMARY_FILE = "reproduction.json"
 #: Verdicts in the order in which they are listed; causes that were not tried are undecided.
 _ORDER: Mapping[Confirmation | None, int] = {"confirmed": 0, "undecided": 1, None: 1, "refuted": 2}
 
@@ -51,7 +49,7 @@ def reproduce(
     It tells of its progress, and quotes text, as the diagnosis of the report did.
 
     Args:
-        folder: where experiments are made, and their summary is written.
+        folder: where experiments are made, one after the other; none of them stays.
         causes: ids to try besides the leading ones.
         seeds: how many seeds at most; two thirds of them have to agree.
         iterations: of each rerun; by default past the onset of the failure.
@@ -95,10 +93,7 @@ def reproduce(
     lab = Laboratory(config, settings, folder, deadline, run.progress)
     bench, tried = Bench(lab, failure), candidates(failure, config, report.diagnosis, asked)
     rulings = investigate(bench, run, tried, asked)
-    shown = _folded(report, rulings, bench.trials)
-    summary = {"experiments": shown.to_dict()["experiments"], "iterations": failure.iterations}
-    write_json(folder / SUMMARY_FILE, summary)
-    return shown
+    return _folded(report, rulings, bench.trials)
 
 
 def _folded(

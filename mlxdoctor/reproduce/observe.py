@@ -3,7 +3,6 @@
 import math
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +12,6 @@ from mlxdoctor.check import Check, discover
 from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Progress
 from mlxdoctor.exhibits import SampleAnswer
-from mlxdoctor.formats import strict_json
 from mlxdoctor.judge.remedy import changed_values
 from mlxdoctor.models.generations import Generations
 from mlxdoctor.models.load import Which
@@ -21,7 +19,6 @@ from mlxdoctor.models.losses import ANSWERS, TokenLosses, mean_loss
 from mlxdoctor.report import Fix
 from mlxdoctor.reproduce.rules import Observation, signs_of
 from mlxdoctor.run import Run
-from mlxdoctor.safety.atomic import write_files
 from mlxdoctor.twin import StepRecord, train
 from mlxdoctor.twin.faults import Fault
 from mlxdoctor.twin.prepared import parts_of
@@ -31,7 +28,7 @@ Kind = Literal["as recorded", "another order", "change", "repair", "random rows"
 #: Answers that are kept for the report, and their length in characters.
 SAMPLES, SAMPLE_LENGTH = 3, 240
 #: The folder in which a rerun is made.
-WORK = "work"
+WORK = "reproduction"
 
 
 def symptom_checks() -> tuple[Check, ...]:
@@ -151,11 +148,6 @@ class Laboratory:
             iterations=tuple(step.iteration for step in result.steps),
             losses=tuple(step.train_loss for step in result.steps),
         )
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON, at once or not at all; raises an `InputError` where that can't be done."""
-    write_files(path.parent, {path.name: strict_json.render(content).encode()})
 
 
 def examined(folder: Path, *, base: Path, data: Path) -> Observation:

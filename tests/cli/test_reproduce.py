@@ -20,12 +20,12 @@ def test_a_healthy_run_has_nothing_to_reproduce(tmp_path: Path, call: Call) -> N
 
 COLLAPSED = RUNS / "collapse-frequent-token"
 #: A reproduction of a few seconds: six reruns.
-SHORT = ("--seeds", "2", "--iters", "30")
+SHORT = ("--seeds", "2", "--iters", "30", "--format", "json", "--format", "markdown")
 
 
 def verdicts_in(folder: Path) -> dict[str, str]:
     """Cause -> the verdict on it."""
-    (path,) = folder.glob("*/reproduction/reproduction.json")
+    (path,) = folder.glob("*/report.json")
     experiments = json.loads(path.read_text())["experiments"]
     return {one["cause"]: one["verdict"] for one in experiments if one["experiment"] == "verdict"}
 
@@ -45,7 +45,7 @@ def test_a_stopped_reproduction_leaves_nothing_and_a_whole_one_confirms_the_coll
         [sys.executable, "-m", "mlxdoctor", *command], stderr=subprocess.PIPE, text=True
     )
     patience = time.monotonic() + 240
-    work = out / COLLAPSED.name / "reproduction" / "work"
+    work = out / COLLAPSED.name / "reproduction"
     while not work.exists() and process.poll() is None and time.monotonic() < patience:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -1,6 +1,5 @@
 """What is remembered of a rerun, and when it stops."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +13,9 @@ from mlxdoctor.evidence.dataset import Dataset
 from mlxdoctor.exhibits import SampleAnswer
 from mlxdoctor.finding import Severity
 from mlxdoctor.reproduce import observe
-from mlxdoctor.reproduce.observe import BudgetSpent, Change, Laboratory, write_json
+from mlxdoctor.reproduce.observe import BudgetSpent, Change, Laboratory
 from mlxdoctor.reproduce.rules import Observation, Signs
 from mlxdoctor.run import Run
-from mlxdoctor.safety.errors import InputError
 from mlxdoctor.twin.rerun import recorded_settings
 from tests.conftest import RUNS
 from tests.reproduce.real import trained
@@ -80,18 +78,6 @@ def test_without_time_nothing_new_is_made_and_what_is_known_is_recalled(
     first = made(lab)
     assert made(late) == first
     assert first.iterations == (1,)
-
-
-def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "file"
-    write_json(path, {"a": 1})
-    with pytest.raises(InputError, match="cannot be written"):
-        write_json(path / "result.json", {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert json.loads(path.read_text()) == {"a": 1}
 
 
 def test_a_run_of_our_own_trainer_is_made_again_in_its_own_mode() -> None:
