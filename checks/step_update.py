@@ -60,6 +60,8 @@ _ROUNDING = 8.0
 #: Least expected move of the loss, in moves by rounding: sound losses move by at least 134,000
 #: units in five steps (0 false alarms in 128 sound steps with a new adapter).
 _EXPECTED_MOVE = 100.0
+#: Share of a part in an update, in that of the largest, below which it is not there.
+_LOST = 0.05
 #: Parameters that a sentence names.
 SHOWN = 2
 #: Nats from ln 2, the loss of a pair whose two answers are equally likely.
@@ -135,6 +137,14 @@ _RISE = 2.0
             "after {steps:* step}, such as {where}.",
             fix="update only what nn.value_and_grad gives a gradient for",
         ),
+        "parts-lost": _error(
+            "an update is not made from all rows, or all calls, of which it should be",
+            says="[Of {calls} calls of the trainer's own step that make one update|Of {rows:* row} "
+            "that the trainer's own step is given], {lost:* leaves/leave} nothing in the gradient "
+            "that the optimizer takes.",
+            expected="the sum of the gradients of all parts",
+            fix="add each part's gradient to the sum, and begin a new sum after the update alone",
+        ),
         "loss-still": _error(
             "the loss stays where it is although the weights change",
             says="The loss of the same batch stays at {first:.4f} through {steps:* step}, although "
@@ -177,6 +187,7 @@ def step_update(step: TrainingStep) -> Iterator[Sign | Unsought]:
         yield Sign("frozen-changed", figures, where=some_of(update.frozen_changed))
     yield from _gradients(update)
     yield from _unchanged(update, measured)
+    yield from _parts_lost(update)
     if not math.isfinite(last) and math.isfinite(first):
         yield Sign("loss-rose", measured, severity=Severity.ERROR)
     elif last > _RISE * first > 0 and step.policy is None:
@@ -258,6 +269,17 @@ def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[
         severity=Severity.WARNING if are_few or not has_rate else None,
         fix=None if has_rate else "give the optimizer a learning rate that leaves zero",
     )
+
+
+def _parts_lost(update: Update) -> Iterator[Sign]:
+    least = _LOST * max(update.shares, default=0.0)
+    lost = [place for place, share in enumerate(update.shares) if share < least]
+    if lost:
+        several = update.calls > 1
+        counts = {"calls": update.calls if several else None, "rows": len(update.shares)}
+        measured: dict[str, Measurement] = {**counts, "lost": len(lost), "shares": update.shares}
+        named = some_of([f"{'call' if several else 'row'} {place + 1}" for place in lost])
+        yield Sign("parts-lost", measured, where=named)
 
 
 def _still(

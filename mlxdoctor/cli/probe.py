@@ -62,7 +62,8 @@ def command(
     parameters = sum(sum(part.values()) for part in count_parameters(trainer.model))
     click.echo(
         f"Probing {parameters / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 1} "
-        "more would cost (a further one where there are rewards), with the memory of training.",
+        "more would cost (a further one where there are rewards, and one for each row where the "
+        "step is your own), with the memory of training.",
         err=True,
     )
     with ProgressLine() as progress:
@@ -124,4 +125,7 @@ def _facts(step: TrainingStep) -> dict[str, str]:
             + " -> ".join(f"{loss:.3f}" for loss in update.losses)
             + guess
         )
+        if update.shares:
+            parts = "calls that make one update" if update.calls > 1 else "rows"
+            facts["step-update"] += f"; {len(update.shares)} {parts} told apart"
     return facts

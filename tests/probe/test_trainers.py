@@ -13,6 +13,7 @@ from tests.probe.conftest import codes
 
 #: Trainer -> (the probe's code, the linter's; None where syntax cannot show it).
 FAULTS: dict[str, tuple[str | None, str | None]] = {
+    "accumulator_reset": ("step-update.parts-lost", None),
     "adapter_flag": ("step-state.no-adapter", "adapter-flag"),
     "channels_first": ("step-update.no-loss", None),
     "closed_over_model": ("step-update.unchanged", "gradient-of-module"),
@@ -21,6 +22,7 @@ FAULTS: dict[str, tuple[str | None, str | None]] = {
     "flattened_filter": ("step-update.unchanged", None),
     "freeze_after": ("step-state.frozen", "adapter-without-freeze"),
     "gradient_filter": ("step-update.unchanged", "outermost-name-filter"),
+    "last_call_counts": ("step-update.parts-lost", None),
     "module_gradient": ("step-update.failed", "gradient-of-module"),
     "no_freeze": ("step-state.outside-adapter", "adapter-without-freeze"),
     "own_trainable": ("step-state.own-bookkeeping", "own-trainable-parameters"),

@@ -77,9 +77,15 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
         # What modules hold in lists and dicts of their own.
         nn.Module.update(model, arrays)
         if optimizer is not None:
+            held: Any = optimizer.state
             # One of several optimizers may have none that can be set.
             with suppress(AttributeError):
-                optimizer.state = state
+                if held is optimizer.state:
+                    # A compiled step holds this very dict.
+                    held.clear()
+                    held.update(state)
+                else:
+                    optimizer.state = state
                 optimizer._initialized = started
         # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
         mx.random.seed((first << 32) | second)

@@ -11,6 +11,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxdoctor.measure.training_step.calls import OfModel, as_called, bound, heard, uncompiled
+from mlxdoctor.measure.training_step.shares import shares_of
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
 from mlxdoctor.safety.user_failure import UserFailure, failure_of
@@ -69,9 +70,12 @@ def make_steps(
     own = None if trainer.step is None else bound(trainer.step, trainer.batch)
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
-    losses = [first]
+    losses, calls, shares = [first], 1, tuple[float, ...]()
     if failure is None or own is not None:
         try:
+            if own is not None and failure is None:
+                with evaluating(model):
+                    calls, shares = shares_of(trainer)
             for _ in range(steps):
                 if own is not None:
                     own(model)
@@ -110,6 +114,8 @@ def make_steps(
         ),
         losses=tuple(losses),
         predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
+        calls=calls,
+        shares=shares,
         error=None if failure is None else failure.sentence,
     )
 

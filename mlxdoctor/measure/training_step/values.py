@@ -214,6 +214,9 @@ class Update:
         losses: the loss on the same batch before the first and after each step, nats.
         predicted: by how much the first gradient says that the loss changes through all steps,
             nats; 0 where there is none.
+        calls: of a step of the user's own, that one update takes.
+        shares: of each row of the batch (of each call, where an update takes several) in what the
+            optimizer is then given, in that which it has in the loss; empty where that is unknown.
         error: why the gradient could not be taken or a step failed, or None.
     """
 
@@ -225,4 +228,6 @@ class Update:
     frozen_changed: tuple[str, ...]
     losses: tuple[float, ...]
     predicted: float = 0.0
+    calls: int = 1
+    shares: tuple[float, ...] = ()
     error: str | None = None
