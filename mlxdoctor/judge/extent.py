@@ -59,9 +59,12 @@ def extent(log: TrainingLog) -> list[str]:
         told += _clocked(log)
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
     if rates.points:
-        by_way = [rates.highest] if rates.highest > max(rates.first, rates.last) else []
-        last = [rates.last] if by_way or rates.first != rates.last else []
-        course = " to ".join(f"{rate:.3g}" for rate in (rates.first, *by_way, *last))
+        course = f"{rates.first:.3g}"
+        if rates.highest > max(rates.first, rates.last):
+            course += f" to {rates.highest:.3g} at {segment.unit} {rates.highest_at:,}"
+            course += f" and {rates.last:.3g} at the end"
+        elif rates.last != rates.first:
+            course += f" to {rates.last:.3g}"
         is_rising = is_warm_up(segment.finite("learning_rate"))
         rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
         told.append(f"a learning rate of {course}{rising}")

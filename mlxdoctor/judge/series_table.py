@@ -279,6 +279,10 @@ def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Mea
         alike = float((counts * (counts - 1)).sum()) / (len(values) * (len(values) - 1))
         # The inverse of the probability, which may be too small for a number.
         once_in = 2.0 * math.sqrt(math.pi) * facts.noise * 10.0 ** (facts.decimals or 0)
+        # A loss in bfloat16 has 128 values an octave, however many digits are printed.
+        short = values.astype(np.float32)
+        if (short == values).all() and not (short.view(np.uint32) & 0xFFFF).any():
+            once_in = min(once_in, 128.0 * facts.noise / abs(facts.median or 1.0))
         named |= {"recurring": 1.0 - len(counts) / len(values), "recurs_times": alike * once_in}
     return named
 

@@ -50,7 +50,7 @@ _OTHERS = re.compile(
     r"\bbits\b|\bbp[bt]\b|loss(?:es)?['\"]?\s?[:=]\s?\[['\"]?[\d.]{1,20}['\"]?,", re.IGNORECASE
 )
 #: What every answer to a prompt was rewarded with.
-_LIST = re.compile(r"(\brewards['\"]?\s?[:=]\s?)\[([-+\d.,\s'\"e]{1,2000})\]")
+_LIST = re.compile(r"(\brewards['\"]?\s?[:=]\s?)(?:tensor\(|array\()?\[([-+\d.,\s'\"e]{1,2000})\]")
 #: Where a report begins behind a progress bar that it is glued to.
 _GLUED = re.compile(r"\d{1,3}%\|.*?\[[^\]]*\]\s*(?=Iter\w*\s+\d|\{\s*['\"])")
 _BAR = re.compile(r"(?<![\d,])(\d[\d,]{0,20})/(\d[\d,]{0,20})\s{0,8}\[([^\]]*)\]?")
@@ -239,13 +239,15 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         # What a dictionary says is a report, whatever counts it.
         is_plain = _DICTIONARY.match(texts[0]) is not None
         is_counted = step is not None or is_plain
-        if not losses and not (is_counted and is_report(filter(None, columns))):
+        # A policy may be told by what its answers earn alone.
+        is_told = is_counted or "rewards" in columns
+        if not losses and not (is_told and is_report(filter(None, columns))):
             return None
         clock = step if is_counted else epoch
         nature = Nature.FALLBACK if is_bar else Nature.PLAIN
         if not is_counted:
             nature = Nature.FALLBACK if epoch is None else Nature.EPOCH
-            if epoch is None and "train_loss" not in losses:
+            if epoch is None and "train_loss" not in losses and not is_told:
                 nature = Nature.BESIDE
         keep = tuple(
             place

@@ -22,7 +22,8 @@ _SCORE = re.compile(
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"\bweights?\b", re.IGNORECASE)
-_SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])")
+#: DeepSpeed counts updates that it skipped, as it does with a few at the start: not with all.
+_SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])|\bstep=(\d+), skipped=\1\b")
 #: Of batches, of rows and of updates; other programs skip, too.
 _OF_TRAINING = re.compile(
     r"\b(?:step|batch|update|iter|row|sample|example|group|prompt|reward)", re.IGNORECASE
