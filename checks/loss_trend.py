@@ -248,6 +248,7 @@ def _figures(log: TrainingLog, passes: float | None, name: str) -> dict[str, Mea
         figures["epochs"] = passes_made
     if name != "val_loss" or facts.lowest <= 0.0:
         return figures
+    figures["kept_best"] = "" if log.notes.kept_best else None
     if facts.points < 2:
         # One that was made when the training was over.
         is_both = len(training) and len(validation)

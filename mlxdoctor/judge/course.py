@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from mlxdoctor.engines.series import (
+    MAX_EDGE,
     SeriesFacts,
     blocks,
     lone_peaks,
@@ -42,6 +43,8 @@ APART, TIMES = 0.2, 1.25
 LITTLE = 0.1
 #: Share of a loss that a small fall has at most.
 SMALL = 0.15
+#: The first report over the level of the first ones, below which it is an outlier.
+OUTLIER = 0.5
 #: Share of its end by which single reports of the second half differ where that is told.
 STRAY = 0.2
 #: Nats above which a loss is told as a perplexity, too: of text that the model can hardly predict.
@@ -60,6 +63,9 @@ NEAR_ZERO = 0.1
 LOW_AT_ONCE = 0.15
 #: The larger loss over the smaller where rows are known better than others.
 KNOWN_BETTER = 3.0
+#: Of what the second half of a run falls by, what its last third has below the one before it where
+#: it falls to the end.
+STEADY = 0.1
 #: Validations that show from both sides where a loss turned.
 VALIDATIONS = 4
 #: The highest loss over the first, and noises of a report, from which on a rise on the way is told.
@@ -216,8 +222,13 @@ def _known_again(segment: Segment, losses: Series) -> Iterator[Seen]:
         after = after[numbers[place:] == numbers[place]]
         if len(before) < 2 * EDGE or len(after) < 2:
             continue
-        last, first = median(before[-EDGE:]), median(after[:EDGE])
-        least = max(KNOWN_AGAIN * last, AT_ONCE * float(np.ptp(before[-2 * EDGE :])))
+        # Of more reports their medians differ less by chance.
+        edge = max(EDGE, min(len(before), len(after), MAX_EDGE * 4) // 4)
+        last, first = median(before[-edge:]), median(after[:edge])
+        off = float(np.ptp(before[-2 * EDGE :])) * math.sqrt(EDGE / edge)
+        # What falls all the while falls there, too.
+        off = max(off, abs(median(before[-2 * edge : -edge]) - last))
+        least = max(KNOWN_AGAIN * last, AT_ONCE * off)
         if last - first >= least:
             yield Seen(
                 "The training loss falls from {known_before:.3f} to {known_after:.3f} where a pass "
@@ -317,6 +328,8 @@ def _course(
     is_alone = not (is_held_out or is_scored or any(map(_HELD_OUT.match, segment.series)))
     is_noise = is_many and fall_in_noises(facts) <= CHANCE and not begins_high(facts)
     is_noise |= not is_many and facts.first - last < LITTLE * (facts.highest - facts.lowest)
+    # Far below the level that it begins at, the first report tells nothing of where that went.
+    is_noise |= facts.first < OUTLIER * facts.start
     # A small fall shows where many reports agree on it.
     is_clear = is_many and facts.end > 0.0 and fall_in_noises(facts) > NOISES
     has_fallen = fell(facts.first, last) or (is_clear and facts.first > last)
@@ -450,7 +463,11 @@ def _falls_on(losses: Series, fall: float, *, is_held_out: bool) -> bool:
     fallen, facts = -line.slope * span, losses.facts
     is_lowest = facts.end - facts.minimum <= 0.1 * fallen
     is_clear = line.high < 0.0 and fallen >= max(FALLING * fall, LEVEL * facts.end)
-    return len(values) >= ENOUGH and is_clear and is_lowest
+    if len(values) < ENOUGH or not (is_clear and is_lowest):
+        return False
+    # Stairs fall where a pass begins, and lie level between.
+    thirds = np.array_split(values[half:], 3)
+    return median(thirds[1]) - median(thirds[2]) >= STEADY * fallen
 
 
 def _plateau(losses: Series) -> dict[str, Measurement]:

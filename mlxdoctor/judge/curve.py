@@ -13,6 +13,7 @@ from mlxdoctor.engines.series import SeriesFacts, describe, smoothed
 from mlxdoctor.evidence.logs.metric_names import HELD_OUT, HELD_OUT_SCORE
 from mlxdoctor.evidence.training_log import Segment, Series
 from mlxdoctor.finding import Measurement
+from mlxdoctor.template import duration
 
 #: Reports from which on a curve has levels: with fewer only what is far off is judged.
 ENOUGH = 10
@@ -102,7 +103,7 @@ def loss_figures(segment: Segment, name: str) -> dict[str, Measurement]:
         return {
             "val_seconds": took.facts.highest if len(took) else None,
             "planned": planned,
-            "hours": planned / speed / 3600 if planned and speed > 0.0 else None,
+            "lasting": duration(planned / speed) if planned and speed > 0.0 else None,
         }
     if name == "val_loss":
         named, losses = _validated(segment), segment.get("train_loss")

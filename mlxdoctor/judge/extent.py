@@ -134,8 +134,12 @@ def _told(remark: Remark) -> str:
     lines, last = remark.lines, quoted(remark.text[:SHOWN])
     if len(lines) == 1:
         return f"{last} (line {lines[0]:,})"
-    first = quoted(remark.first[:SHOWN])
-    return f"{first} (line {lines[0]:,}) to {last} (line {lines[-1]:,}), {len(lines)} times"
+    first, (_, most, place) = quoted(remark.first[:SHOWN]), remark.most
+    best = f", the highest {quoted(most[:SHOWN])} (line {place:,})"
+    return (
+        f"{first} (line {lines[0]:,}) to {last} (line {lines[-1]:,}), {len(lines)} times"
+        f"{'' if most in {'', remark.first, remark.text} else best}"
+    )
 
 
 def warned(log: TrainingLog) -> Iterator[Seen]:

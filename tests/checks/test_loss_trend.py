@@ -141,7 +141,21 @@ def test_losses_that_recur_and_those_that_only_meet(logs: LogWriter) -> None:
     assert sign.message.startswith("28 training losses have 7 different values")
     met = np.round(1.2 + 2.0 / np.arange(1, 4001) ** 0.5 + chance.normal(0.0, 0.02, 4000), 4)
     assert len(np.unique(met)) < 0.6 * len(met)
-    assert "loss-trend.repeats" not in severities(judge(loss_trend, logs.losses(met.tolist())))
+    # So have losses in bfloat16, which are printed with all their digits.
+    half = np.round(chance.normal(1.5, 0.05, 120) * 128) / 128
+    assert len(np.unique(half)) < 0.5 * len(half)
+    for each in (met, half):
+        assert "loss-trend.repeats" not in severities(judge(loss_trend, logs.losses(each.tolist())))
+
+
+def test_the_best_save_that_was_gone_back_to(logs: LogWriter) -> None:
+    rows = [
+        f"Epoch {i} - loss: {3 - i / 3:.3f} - val_loss: {value}"
+        for i, value in enumerate([2.9, 2.5, 2.3, 2.2, 2.3, 2.4, 2.5], 1)
+    ]
+    for last, said in (("", "may be the better one"), ("Restored best model", "went back to its")):
+        sign = finding(judge(loss_trend, logs.text(*rows, last)), "overfitting")
+        assert said in sign.message
 
 
 def test_the_figures(logs: LogWriter) -> None:

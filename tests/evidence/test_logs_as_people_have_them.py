@@ -193,6 +193,14 @@ def test_a_notebook_with_a_table_of_losses(tmp_path: Path) -> None:
     log = read(tmp_path / "a.ipynb", notebook(shown))
     assert log.main.series["train_loss"].values.tolist() == [2.5, 2.0]
     assert log.main.series["train_loss"].iterations.tolist() == [10, 20]
+    # Jupyter stores a line of the file for each line; the rows are where they stand there.
+    shown["data"] = {"text/html": table.splitlines(keepends=True)}
+    text = json.dumps(json.loads(notebook(shown)), indent=1)
+    main = read(tmp_path / "c.ipynb", text).main
+    places = [
+        n for n, line in enumerate(text.splitlines(), 1) if "<td>10<" in line or ">20<" in line
+    ]
+    assert [main.first_line, main.last_line] == places
     # One that trained nothing is no log.
     (tmp_path / "b.ipynb").write_text(notebook(printed("hello\n")))
     assert not looks_like_log(tmp_path / "b.ipynb")
@@ -517,3 +525,14 @@ def test_what_is_skipped_is_quoted_behind_a_bar(tmp_path: Path) -> None:
     line = f"{bar}[INFO] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, reducing to 32"
     (seen,) = remarked(read(tmp_path / "a.log", f"{TEXT}{line}\n"))
     assert "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64" in str(seen.measured["text"])
+
+
+def test_rewards_without_a_step_and_losses_with_a_letter(tmp_path: Path) -> None:
+    rewards = (f"time: 7.1s  rewards: tensor([{n}., -1., -1., {n}.])" for n in (-1, 1, 1))
+    policy = read(tmp_path / "a.log", "\n".join(rewards)).main
+    assert policy.series["rewards"].values.tolist() == [-1.0, 0.0, 0.0]
+    row = '{{"train_closs": {}, "epoch": {}, "val_closs": {}}}'
+    rows = (row.format(2.5 - n, n, 2.0 - n) for n in range(2))
+    closs = read(tmp_path / "b.log", "\n".join(rows)).main
+    assert closs.series["train_loss"].values.tolist() == [2.5, 1.5]
+    assert closs.series["val_loss"].values.tolist() == [2.0, 1.0]

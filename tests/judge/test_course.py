@@ -44,6 +44,12 @@ from tests.checks.log_evidence import LogWriter
                 "iteration 10 to 30)."
             ],
         ),
+        # The first report is far below the others that it begins with.
+        (
+            [0.7, 4.65, 1.39, 1.15, 2.11, 0.8, 0.9, 2.5, 0.9, 0.95, 0.4, 0.5],
+            {},
+            ["The training loss goes from 0.700 to 0.500, between 0.400 and 4.650 (12 reports"],
+        ),
         # Of few reports that lie far apart the last is below the first by chance.
         ([2.2, 2.3, 3.5, 2.1], {}, ["The training loss goes from 2.200 to 2.100, between"]),
         ([2.5], {}, ["The training loss is 2.500 (1 report, iteration 10)."]),
@@ -177,6 +183,22 @@ def test_rows_that_come_again(logs: LogWriter, second: list[float], said: str | 
     rows = ({"loss": x, "step": 10 * i, "epoch": i / 6} for i, x in enumerate(losses, 1))
     told = [fill(one.message, one.measured) for one in courses(logs.text(*map(json.dumps, rows)))]
     assert any(said in one if said else "known by heart" in one for one in told) == bool(said)
+
+
+def test_stairs_lie_level_and_what_falls_steeply_has_none(logs: LogWriter) -> None:
+    def told(losses: list[float]) -> str:
+        each = len(losses) // 3
+        rows = ({"loss": x, "step": i, "epoch": i / each} for i, x in enumerate(losses, 1))
+        seen = courses(logs.text(*map(json.dumps, rows)))
+        return " ".join(fill(one.message, one.measured) for one in seen)
+
+    wobble = [0.01 * (-1) ** i for i in range(20)]
+    stairs = [level + by for level in (2.0, 1.6, 1.1) for by in wobble]
+    assert "where a pass over the rows begins (step 21)" in told(stairs)
+    assert "still falls" not in told(stairs)
+    slope = [3.0 * 0.96**i for i in range(60)]
+    assert "where a pass" not in told(slope)
+    assert "still falls" in told(slope)
 
 
 def test_only_held_out_rows_show_learning(logs: LogWriter) -> None:

@@ -13,7 +13,10 @@ from tests.checks.log_evidence import LogWriter
 @pytest.mark.parametrize(
     ("rates", "said"),
     [
-        ([0.0, 1e-4, 2e-4, 1e-4, 1e-6], "a learning rate of 0 to 0.0002 to 1e-06"),
+        (
+            [0.0, 1e-4, 2e-4, 1e-4, 1e-6],
+            "a learning rate of 0 to 0.0002 at step 3 and 1e-06 at the end",
+        ),
         ([1e-4, 1e-4], "a learning rate of 0.0001"),
         ([1e-5, 2e-4, 2e-4], "a learning rate of 1e-05 to 0.0002"),
     ],
@@ -97,6 +100,12 @@ LOOP = "and then the fox runs home "
     [
         ([f"[step {at}] SKIP rewards=[1,1]" for at in range(3)], "3 lines say that something"),
         (["[Rank 0] step=0, skipped=0", "skipping the download of a file"], None),
+        (["step=10, skipped=2, lr=[1e-05]", "step=20, skipped=2, lr=[1e-05]"], None),
+        (["step=10, skipped=10, lr=[1e-05]", "step=20, skipped=20, lr=[1e-05]"], "2 lines say"),
+        (
+            ["Accuracy: 60%", "Accuracy: 67%", "Accuracy: 63%"],
+            "“Accuracy: 63%” (line 4), 3 times, the highest “Accuracy: 67%” (line 3)",
+        ),
         (["Sample: " + LOOP * 8], "over and over in 1 line"),
         (["Sample: " + PROSE * 2, "| 0.0 | 0.0 " * 20, "layers.0.bias, layers.1.bias, " * 9], None),
         (["Test accuracy (greedy): 11/20"], "“Test accuracy (greedy): 11/20” (line 2)"),

@@ -5,6 +5,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mlxdoctor.evidence.logs.log_format import DocumentFormat
@@ -15,6 +16,7 @@ CELL_ENDS = "[the cell ends]\n"
 _TRAINER = re.compile(r"\b((?:[A-Z][A-Za-z]{0,9}PO|KTO|RLOO)Trainer)\s?\(")
 _ROW = re.compile(r"<tr\b[^>]{0,200}>(.*?)</tr>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"<t[dh]\b[^>]{0,200}>([^<]{0,200})", re.IGNORECASE)
+_FIRST_CELL = re.compile(r"\|\s([^|]+?)\s\|")
 #: How far the training came, which transformers draws above its table.
 _BAR = re.compile(r"</progress>\s{0,40}\[\s{0,9}(\d{1,9})/(\d{1,9}) \d")
 
@@ -43,16 +45,22 @@ def _placed(pieces: Iterable[str], document: Any) -> Iterator[str]:
     """
     places: dict[str, list[int]] = {}
     for place, line in enumerate(json.dumps(document, indent=1, ensure_ascii=False).split("\n")):
-        places.setdefault(line.strip().removesuffix(","), []).append(place)
+        # What is no text by itself is no line that was printed.
+        with suppress(ValueError):
+            places.setdefault(str(json.loads(line.strip().removesuffix(","))).strip(), []).append(
+                place
+            )
     written, after = 0, 0
     for line in re.findall(r"[^\n]*\n|[^\n]+", "".join(pieces)):
-        for stored in (line, line.removesuffix("\n")):
-            known = places.get(json.dumps(stored, ensure_ascii=False), []) if stored.strip() else []
-            if (first := bisect_left(known, after)) < len(known):
-                after = known[first] + 1
-                yield "\n" * (known[first] - written)
-                written = max(written, known[first])
-                break
+        said = line.strip()
+        # Of a row of a table its first cell.
+        cell = _FIRST_CELL.match(said)
+        known = places.get(f"<td>{cell[1]}</td>" if cell else said, []) if said else []
+        if (first := bisect_left(known, after)) < len(known):
+            after = known[first] + 1
+            # Nothing parts the rows of a table.
+            yield ("|\n" if cell else "\n") * (known[first] - written)
+            written = max(written, known[first])
         yield line
         written += line.count("\n")
 

@@ -23,7 +23,7 @@ _SCORE = re.compile(
 )
 _SETTING = re.compile(r"\bweights?\b", re.IGNORECASE)
 #: DeepSpeed counts updates that it skipped, as it does with a few at the start: not with all.
-_SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])|\bstep=(\d+), skipped=\1\b")
+_SKIPS = re.compile(r"\b(?:SKIP|[Ss]kipp(?:ed|ing))\b(?!\s*[=:(])|\bstep=([1-9]\d*), skipped=\1\b")
 #: Of batches, of rows and of updates; other programs skip, too.
 _OF_TRAINING = re.compile(
     r"\b(?:step|batch|update|iter|row|sample|example|group|prompt|reward)", re.IGNORECASE

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxdoctor.engines.series import SeriesFacts, describe
-from mlxdoctor.evidence.logs.text_stream import is_count
+from mlxdoctor.evidence.logs.text_stream import is_count, to_number
 from mlxdoctor.safety.errors import InputError
 
 Axis = Literal["iteration", "step", "row", "epoch"]
@@ -206,6 +206,7 @@ class Remark:
     """What lines that differ in their figures alone say: the first of them, the last, and where.
 
     Attributes:
+        most: the figures of the one in which they are highest, what it says, and its line.
         level: at which it was logged; empty where no program did.
     """
 
@@ -213,6 +214,7 @@ class Remark:
     text: str
     lines: list[int]
     level: str = ""
+    most: tuple[tuple[float, ...], str, int] = ((), "", 0)
 
 
 @dataclass
@@ -229,6 +231,7 @@ class Notes:
         copied: numbers of the lines that say that the training rows are validated on.
         cut: numbers of the lines that say that rows were cut.
         ended: numbers of the lines that say that the training is over.
+        kept_best: numbers of the lines that say that the best save was gone back to.
         cells: numbers of the lines at which a cell of a notebook ended.
         warnings: what was logged as a warning or worse, by its text without figures.
         scores, skips, repetitive: lines that are no reports, by their text without figures: with
@@ -255,6 +258,7 @@ class Notes:
     copied: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    kept_best: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
     warnings: dict[str, Remark] = field(default_factory=dict)
     scores: dict[str, Remark] = field(default_factory=dict)
@@ -293,6 +297,10 @@ class Notes:
             known[form].text = text
         elif len(known) < MAX_HEADER:
             known[form] = Remark(text, text, [line], level)
+        else:
+            return
+        figures = tuple(to_number(figure) or 0.0 for figure in _FIGURE.findall(said))
+        known[form].most = max(known[form].most, (figures, text, line), key=lambda one: one[0])
 
     def add(self, other: "Notes") -> None:
         """Those of another file, which follows this one."""
