@@ -29,6 +29,7 @@ COMMAS = (11,) * 16
 TWO_RUNS = (5,) * 6 + (11,) * 10
 #: Ends by itself; runs into the limit.
 SHORT, LONG = (1, 2, 3, 4, 5, 9), tuple(range(10, 26))
+SKIPS = "token-collapse.skips-tokens"
 
 
 def severities(*evidence: object) -> dict[str, str]:
@@ -219,3 +220,34 @@ def test_where_no_answer_is_expected_the_training_rows_say_how_long(
     row = replace(row, tokens=row.tokens[:length])
     tuned = answers([LONG[:8]] * 4, [SHORT] * 4, max_tokens=8)
     assert severities(tuned, replace(ROWS, rows=(row,))) == expected
+
+
+def stepping(places: list[int], count: int = 24) -> Generations:
+    """Answers that go through the rows' answers in steps, one after another in turn."""
+    made = []
+    for row in ROWS.rows[:count]:
+        answer = row.tokens[row.prompt_length : row.length].tolist()
+        steps = np.cumsum([0, *np.resize(places, len(answer))])
+        made.append(tuple(answer[step] for step in steps if step < len(answer)))
+    return answers(made, None, ends=(), max_tokens=96)
+
+
+@pytest.mark.parametrize(
+    ("places", "distance"),
+    # The lead of the skipped pairs is about a third in the last, and about nothing before.
+    [([2], 2), ([3], 3), ([4], 4), ([1], None), ([2, 1], None), ([2, 2, 1], 2)],
+)
+def test_answers_that_skip(places: list[int], distance: int | None) -> None:
+    found = findings(token_collapse, stepping(places), ROWS)
+    assert (SKIPS in found) is (distance is not None)
+    if SKIPS in found:
+        assert found[SKIPS].measured["distance"] == distance
+        assert (found[SKIPS].measured["share"] == 1.0) is (len(places) == 1)
+
+
+def test_what_says_nothing_about_skips() -> None:
+    token = int(ROWS.rows[0].tokens[-3])
+    loop = answers([(token, token + 1, token + 2) * 10] * 12, None, ends=())
+    assert SKIPS in outcome(token_collapse, loop, ROWS).unsought
+    assert SKIPS in outcome(token_collapse, texts("in words", count=8), ROWS).unsought
+    assert SKIPS in outcome(token_collapse, stepping([2])).unsought
