@@ -159,7 +159,8 @@ def _learned(columns: Mapping[str, Series], unit: str) -> Iterator[Seen]:
                 "The {series} went from {start:.3f} to {end:.3f}[ (over {level_of} reports each)]."
                 + _WAY,
                 {"series": _TABLE.words[name], **figures, **on_the_way(columns[name], unit)},
-                learned=True,
+                # A few rewards rise by chance.
+                learned=name != "reward" or len(columns[name]) >= MANY,
             )
             return
     if "reward" in columns and (points := len(columns["reward"])) >= MANY:

@@ -22,9 +22,11 @@ from functools import lru_cache
 from mlxdoctor.evidence.logs.log_format import OTHER, LineFormat, LogSoFar, Nature, Shape, axis_of
 from mlxdoctor.evidence.logs.metric_names import (
     HELD_OUT_SCORE,
+    ROLES,
     SUMMARY_KEYS,
     in_english,
     is_report,
+    without_mean,
 )
 from mlxdoctor.evidence.logs.text_stream import NUMBER, is_count, to_number
 from mlxdoctor.evidence.logs.words import (
@@ -42,7 +44,7 @@ _HINT = re.compile(
     r"loss|\bcost\b|perplexity|\bppl\b|(?:\b|_)ce\b|\bnll\b|xent|cross.?entropy|['\"]reward"
     r"|\b(?:train|val|valid|validation)\W{1,3}\d{1,3}\.\d"
     r"|\b(?:val|valid|validation|eval|evaluation|dev|test)[\s_-](?:acc|f1|bleu|rouge)"
-    r"|\breward\w{0,10}\s?[=:]\s?-?\d",
+    r"|\breward\w{0,10}(?:\sscore)?\s?[=:]\s?-?\d",
     re.IGNORECASE,
 )
 #: Losses in another unit than ours, and lists of them.
@@ -240,7 +242,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         is_plain = _DICTIONARY.match(texts[0]) is not None
         is_counted = step is not None or is_plain
         # A policy may be told by what its answers earn alone.
-        is_told = is_counted or "rewards" in columns
+        is_told = is_counted or any(
+            name and without_mean(name) in ROLES["reward"] for name in columns
+        )
         if not losses and not (is_told and is_report(filter(None, columns))):
             return None
         clock = step if is_counted else epoch
