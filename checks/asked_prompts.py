@@ -1,9 +1,9 @@
 """Whether the rows ask and teach what the model was asked.
 
 What it finds. Recorded prompts in words that no training row asks with; expected answers, recorded
-beside the model's own, that no training row gives though the rows have few answers; and expected
-answers that take up more, or less, of their prompts than those of similar rows, or that another
-column of the rows has.
+beside the model's own, that no training row gives though the rows have few answers, or that are
+longer than any row's; and expected answers that take up more, or less, of their prompts than those
+of similar rows, or that another column of the rows has.
 
 Why it matters. A model answers what it was trained on. Where the rows were prepared otherwise than
 the prompts (stop words removed, all in lower case, names replaced, a column left out), or hold
@@ -31,7 +31,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.dataset import Dataset, Pair, Split
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.nearest_rows import agreement, nearest, taken_up
-from mlxdoctor.models.generations import RecordedGenerations
+from mlxdoctor.models.generations import Generation, RecordedGenerations
 from mlxdoctor.safety.quoting import quoted
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -49,6 +49,9 @@ _LABELS, _SOME, _MOST = 0.2, 0.2, 0.8
 #: wrongly or given away, 0.03 at most in 62 others. And by how much more of the expected answers
 #: another column has. Rows for a test that are looked at.
 _TAKEN_UP, _ERRORS, _BETTER, _TESTED = 0.08, 4.0, 0.08, 100
+#: Expected answers beyond the rows' longest that are no chance, and their share: of 24 answers like
+#: those of 600 rows three are with a probability of 1e-5.
+_SEVERAL, _TENTH = 3, 0.1
 #: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
 #: 0.72 at most in 25 faulty ones.
 _RIGHT = 0.75
@@ -77,6 +80,15 @@ _SHOWN = 3
             expected="rows with every answer that the model is to give",
             fix="Add rows with these answers. Shuffle rows before they are split or cut, and keep "
             "rows with the earlier answers when you continue a run.",
+        ),
+        "longer-than-taught": Symptom.warning(
+            "expected answers are longer than any that a row teaches",
+            says="{longer} of {expected} expected answers are longer than the longest of the "
+            "{rows:,} training answers, which has {longest} characters[; of these {wrong} were "
+            "answered wrongly, and of the others {others_wrong}]. {example} is expected.",
+            expected="rows with answers as long as those that are expected",
+            fix="Look for a step that leaves out or cuts rows by their length, and make the rows "
+            "again without it.",
         ),
         "taken-up": Symptom.error(
             "expected answers take up more or less of their prompts than the rows' answers do",
@@ -136,6 +148,7 @@ def asked_prompts(
     if len(fresh) >= _PROMPTS and right >= _RIGHT * len(fresh):
         yield Sign("answered-as-expected", {"right": right, "fresh": len(fresh)})
         return
+    yield from _longer(items, max(map(len, taught)), len(pairs))
     expected = [Pair(item.prompt, item.expected or "") for item in items]
     yield from _beside_similar(split, expected)
     texts = [pair.prompt for pair in pairs]
@@ -144,6 +157,22 @@ def asked_prompts(
         texts = [str(row.get(split.features.text)) for row in split.rows]
     asking = [_WORD.findall(item.prompt) for item in items]
     yield from _unlike([_WORD.findall(text) for text in texts], asking)
+
+
+def _longer(items: Sequence[Generation], longest: int, rows: int) -> Iterator[Sign]:
+    """Expected answers that go beyond the rows' longest, and how they were answered."""
+    wrong = {True: 0, False: 0}
+    longer = [item for item in items if len((item.expected or "").strip()) > longest]
+    for item in items:
+        wrong[item in longer] += item.tuned.strip() != (item.expected or "").strip()
+    shorter = len(items) - len(longer)
+    if len(longer) < max(_SEVERAL, _TENTH * len(items)):
+        return
+    is_why = wrong[True] >= _RIGHT * len(longer) and wrong[False] <= (1.0 - _RIGHT) * shorter
+    figures: dict[str, Measurement] = {"longer": len(longer), "expected": len(items)}
+    figures |= {"rows": rows, "longest": longest, "example": quoted(longer[0].expected or "")}
+    figures |= {"wrong": wrong[True], "others_wrong": wrong[False] if is_why else None}
+    yield Sign("longer-than-taught", figures, severity=Severity.ERROR if is_why else None)
 
 
 def _beside_similar(

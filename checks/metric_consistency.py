@@ -1,7 +1,7 @@
 """The reported figures against the run's own losses.
 
-What it finds. A reported perplexity or loss that is the untouched base model's, and one that is far
-better than the model that was trained.
+What it finds. A reported perplexity or loss that is the untouched base model's, one that is far
+better than the model that was trained, and a share of right answers that is next to nothing.
 
 Why it matters. A perplexity of 7.66 made a collapsed model look fine: it was exp(2.036), the
 loss of a model without the adapter.
@@ -48,6 +48,9 @@ FAR = 1.0
 ERRORS = 3.0
 #: Share of a score before training below which it is lost: no sound run of ours loses a tenth.
 FALLEN = 0.5
+#: Share of the expected answers that is hardly any, by an evaluation that counts right answers: at
+#: most 0.13 in two runs whose tasks were not learned, 0.9 and more in sound ones.
+HARDLY = 0.25
 #: Nats of which the perplexity is still a number.
 LARGEST = 700.0
 
@@ -80,6 +83,15 @@ LARGEST = 700.0
             expected="{share:.1%} at least",
             fix="Print one answer and the expected one just before they are compared. Case, white "
             "space or a punctuation mark is changed on one side only.",
+        ),
+        "hardly-right": Symptom.error(
+            "by its own evaluation the model gives hardly any expected answer",
+            "most of the expected answers",
+            "Read ten recorded answers beside the expected ones. Where the model is asked as its "
+            "rows ask, compare the rows' answers with the expected ones, word by word.",
+            says="By the run's own evaluation {figure} is {reported:.1%}, and of {answers:* "
+            "recorded answer} {right} are the expected ones: whatever the losses say, the model "
+            "does not do what is expected of it.",
         ),
         "worse-than-before": Symptom.error(
             "the reported scores are far worse than before training",
@@ -167,7 +179,7 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
 
 
 def _miscounted(metrics: ReportedMetrics, answers: RecordedGenerations | None) -> Iterator[Sign]:
-    """A share of right answers that is lower than that of those which are as expected."""
+    """A share of right answers that is lower than what was recorded, or next to nothing as that."""
     known = [item for item in answers.items if item.expected] if answers is not None else []
     right = sum(item.tuned.strip() == (item.expected or "").strip() for item in known)
     # Of other rows it may be as low as it is.
@@ -179,7 +191,13 @@ def _miscounted(metrics: ReportedMetrics, answers: RecordedGenerations | None) -
         and metric.count in (None, len(known))
     ]
     best = max(shares, key=lambda metric: metric.value, default=None)
-    if best is None or len(known) < ENOUGH_ROWS or best.value >= FALLEN * right / len(known):
+    if best is None or len(known) < ENOUGH_ROWS:
+        return
+    if best.value >= FALLEN * right / len(known):
+        if right <= HARDLY * len(known) and best.value <= HARDLY:
+            low: dict[str, Measurement] = {"answers": len(known), "right": right}
+            low |= {"figure": best.name, "reported": best.value}
+            yield Sign("hardly-right", low, where=best.source.path.name)
         return
     figures: dict[str, Measurement] = {"answers": len(known), "right": right}
     figures |= {"figure": best.name, "reported": best.value, "share": right / len(known)}

@@ -24,6 +24,7 @@ What to do. Answer again with the adapter: `mlx_lm.generate --adapter-path ...`,
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 from mlxdoctor.check import Inconclusive, check
@@ -50,6 +51,8 @@ _ALL, _HARDLY_ANY = 0.9, 0.1
 _SPOILT = 0.6
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
+#: Share of the answers that only look like the expected ones.
+_ALIKE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
 
@@ -108,6 +111,14 @@ _CUT, _CUT_TO = 0.5, 0.8
             expected="expected answers that are whole",
             fix="Write the expected answers anew from where they came, whole, and judge again.",
         ),
+        "looks-alike": Symptom.error(
+            "recorded and expected answers differ in nothing that can be seen",
+            says="{alike} of {expected:* recorded answer} look exactly like the expected ones and "
+            "are other characters: {how}. An exact comparison counts each of them as wrong.",
+            expected="the same text in the same characters",
+            fix="Bring both sides into one form before they are compared "
+            "(`unicodedata.normalize('NFC', text)`, and single blanks).",
+        ),
         "asked-otherwise": Symptom.error(
             "the recorded answers were asked for in another way than the model was trained on",
             says="Of {prompts:* recorded answer}, {alike} begin like the tuned model's answers "
@@ -124,6 +135,7 @@ def recorded_answers(
     items = asked.items
     yield from _not_as_expected(items, answers)
     yield from _expected_cut(recorded)
+    yield from _looks_alike(recorded)
     apart = [item for item in items if not _same(item.own.base or "", item.own.tuned)]
     if len(apart) < _TELLING:
         why = f"only {len(apart)} of {len(items)} recorded prompts are answered differently by"
@@ -197,6 +209,26 @@ def _expected_cut(recorded: RecordedGenerations | None) -> Iterator[Sign]:
     if len(cut) >= max(_CUT * len(every), _PROMPTS):
         figures = {"expected_cut": len(cut), "expected": len(every), "width": width}
         yield Sign("expected-cut", figures)
+
+
+def _looks_alike(recorded: RecordedGenerations | None) -> Iterator[Sign]:
+    """Whether answers are the expected ones but for the characters that they are written with."""
+    every = [] if recorded is None else [each for each in recorded.distinct if each.expected]
+    texts = [(_text(each.tuned), _text(each.expected)) for each in every]
+    accents = [unicodedata.normalize("NFC", text) != text for pair in texts for text in pair]
+    alike = [pair for pair in texts if pair[0] != pair[1] and len(set(map(_seen, pair))) == 1]
+    if len(alike) >= max(_ALIKE * len(every), _PROMPTS):
+        how = "accents are characters of their own (Unicode NFD) on one side"
+        how = how if any(accents) else "blanks or invisible characters are others"
+        yield Sign("looks-alike", {"alike": len(alike), "expected": len(every), "how": how})
+
+
+def _seen(text: str) -> str:
+    """What a reader sees of a text: accents in one form, no invisible characters, single blanks."""
+    shown = (
+        sign for sign in unicodedata.normalize("NFC", text) if unicodedata.category(sign) != "Cf"
+    )
+    return " ".join("".join(shown).split())
 
 
 def _spoilt(items: Sequence[Asked], every: Sequence[Generation]) -> Sign | None:

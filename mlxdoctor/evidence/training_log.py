@@ -5,13 +5,14 @@ Nothing is invented: a row that names no iteration is numbered as a row, and say
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from mlxdoctor.evidence.config import TrainingConfig
 from mlxdoctor.evidence.kind import Missing, RunView
 from mlxdoctor.evidence.logs.log_format import LogFormat, LogSoFar, formats
 from mlxdoctor.evidence.logs.reader import read_log, read_rows
@@ -42,6 +43,8 @@ _LOSSES = re.compile(
 )
 #: Such lines, or such losses, that make a file a log.
 MIN_LIKE_REPORTS = 3
+#: What a log says of its run -> the key of the configuration that states it.
+_SAID = {"iters": "iters", "dataset": "data", "configuration": "config"}
 #: How a notebook's name ends.
 NOTEBOOK = ".ipynb"
 
@@ -105,11 +108,15 @@ class TrainingLog:
             empty = [path.name for path in named if path.is_file() and not path.stat().st_size]
             why = f"{empty[0]} is empty, and no other" if empty else "no"
             raise Missing(f"{why} training log was found; name it with --log")
-        return cls.read(run.files.logs)
+        config = run.get(TrainingConfig) if len(run.files.logs) > 1 else None
+        return cls.read(run.files.logs, config.values if config is not None else {})
 
     @classmethod
-    def read(cls, paths: Sequence[Path]) -> "TrainingLog":
+    def read(cls, paths: Sequence[Path], stated: Mapping[str, Any] = {}) -> "TrainingLog":
         """Read the files of one run's log.
+
+        Args:
+            stated: the configuration: a log that says otherwise of itself is another run's.
 
         Raises:
             InputError: a file can't be read, or none holds a report on training.
@@ -120,7 +127,7 @@ class TrainingLog:
             runs, own = read_log(stream, path)
             files.append((stream.source, runs, own))
         # A run that was resumed comes after the one that it goes on from.
-        files.sort(key=lambda file: "resumed_from" in file[2].header)
+        files.sort(key=lambda file: (-_unlike(file[2], stated), "resumed_from" in file[2].header))
         segments = tuple(chain.from_iterable(runs for _, runs, _ in files))
         notes, main, sources = Notes(), _judged(segments), []
         for source, runs, own in files:
@@ -140,6 +147,15 @@ class TrainingLog:
             segments=segments,
             notes=notes,
         )
+
+
+def _unlike(notes: Notes, stated: Mapping[str, Any]) -> int:
+    """Of how much of itself a log says something else than the configuration does."""
+    said = {key: notes.header.get(name) for name, key in _SAID.items()}
+    return sum(
+        text is not None and key in stated and Path(text).name != Path(str(stated[key])).name
+        for key, text in said.items()
+    )
 
 
 def _judged(segments: Sequence[Segment]) -> Segment:

@@ -23,8 +23,10 @@ _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 #: What a run can be said to have of iterations.
 MAX_ITERATIONS = 2.0**62
 _OF_PREFERENCE = frozenset(
-    ("reward", "rewards", "margin", "margins", "chosen", "rejected", "kl", "accuracies", "win")
+    ("reward", "rewards", "margin", "margins", "chosen", "rejected", "accuracies", "win")
 )
+#: A distance from the first model, which a loss on rows may have as well; and what that is called.
+_DISTANCE, _OF_ROWS = "kl", frozenset(("ce", "xent", "nll", "cross", "sft"))
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Series:
 
 def is_preference(metrics: Iterable[str]) -> bool:
     """Whether these are metrics of training on a reward or on preferences."""
-    return any(not _OF_PREFERENCE.isdisjoint(name.split("_")) for name in metrics)
+    words = {word for name in metrics for word in name.split("_")}
+    is_kept_near = _DISTANCE in words and _OF_ROWS.isdisjoint(words)
+    return is_kept_near or not _OF_PREFERENCE.isdisjoint(words)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ prompts take up more or less of these than the answers that are expected do.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ from mlxdoctor.evidence.dataset import Pair
 
 #: Rows that are looked through, and the most similar ones of these to each prompt.
 EXAMINED, NEAREST = 2_000, 5
-_WORD = re.compile(r"\w+")
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", unicodedata.normalize("NFC", text))
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,10 @@ def nearest(prompts: Sequence[str], asked: Sequence[str]) -> NDArray[np.int64]:
     """
     step = -(-len(prompts) // EXAMINED)
     places = np.arange(0, len(prompts), step)
-    known = [set(_WORD.findall(prompts[place])) for place in places.tolist()]
+    known = [set(_words(prompts[place])) for place in places.tolist()]
 
     def ranked(text: str) -> NDArray[np.int64]:
-        words = set(_WORD.findall(text))
+        words = set(_words(text))
         alike = np.array([len(words & own) / max(len(words | own), 1) for own in known])
         return np.asarray(places[np.argsort(-alike, kind="stable")[:NEAREST]])
 
@@ -78,7 +82,7 @@ def agreement(
 
     def of(column: Sequence[str]) -> list[list[float]]:
         return [
-            [word_f1(_WORD.findall(column[row]), _WORD.findall(pair.answer)) for row in each]
+            [word_f1(_words(column[row]), _words(pair.answer)) for row in each]
             for pair, each in zip(wanted, near, strict=True)
         ]
 
@@ -87,7 +91,7 @@ def agreement(
 
 
 def _share(pair: Pair) -> float:
-    prompt, answer = set(_WORD.findall(pair.prompt)), _WORD.findall(pair.answer)
+    prompt, answer = set(_words(pair.prompt)), _words(pair.answer)
     return sum(word in prompt for word in answer) / len(answer) if answer else 0.0
 
 
