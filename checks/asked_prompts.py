@@ -81,11 +81,11 @@ _SHOWN = 3
             fix="Add rows with these answers. Shuffle rows before they are split or cut, and keep "
             "rows with the earlier answers when you continue a run.",
         ),
-        "longer-than-taught": Symptom.warning(
-            "expected answers are longer than any that a row teaches",
+        "longer-than-taught": Symptom.error(
+            "expected answers that are longer than any that a row teaches are answered wrongly",
             says="{longer} of {expected} expected answers are longer than the longest of the "
-            "{rows:,} training answers, which has {longest} characters[; of these {wrong} were "
-            "answered wrongly, and of the others {others_wrong}]. {example} is expected.",
+            "{rows:,} training answers, which has {longest} characters. Of these {wrong} were "
+            "answered wrongly, and of the others {others_wrong}. {example} is expected.",
             expected="rows with answers as long as those that are expected",
             fix="Look for a step that leaves out or cuts rows by their length, and make the rows "
             "again without it.",
@@ -160,19 +160,19 @@ def asked_prompts(
 
 
 def _longer(items: Sequence[Generation], longest: int, rows: int) -> Iterator[Sign]:
-    """Expected answers that go beyond the rows' longest, and how they were answered."""
+    """Expected answers that go beyond the rows' longest, where they alone are answered wrongly."""
     wrong = {True: 0, False: 0}
     longer = [item for item in items if len((item.expected or "").strip()) > longest]
     for item in items:
         wrong[item in longer] += item.tuned.strip() != (item.expected or "").strip()
     shorter = len(items) - len(longer)
-    if len(longer) < max(_SEVERAL, _TENTH * len(items)):
-        return
     is_why = wrong[True] >= _RIGHT * len(longer) and wrong[False] <= (1.0 - _RIGHT) * shorter
-    figures: dict[str, Measurement] = {"longer": len(longer), "expected": len(items)}
-    figures |= {"rows": rows, "longest": longest, "example": quoted(longer[0].expected or "")}
-    figures |= {"wrong": wrong[True], "others_wrong": wrong[False] if is_why else None}
-    yield Sign("longer-than-taught", figures, severity=Severity.ERROR if is_why else None)
+    if is_why and min(len(longer), shorter) >= max(_SEVERAL, _TENTH * len(items)):
+        figures: dict[str, Measurement] = {"longer": len(longer), "expected": len(items)}
+        figures |= {"rows": rows, "longest": longest, "example": quoted(longer[0].expected or "")}
+        yield Sign(
+            "longer-than-taught", figures | {"wrong": wrong[True], "others_wrong": wrong[False]}
+        )
 
 
 def _beside_similar(

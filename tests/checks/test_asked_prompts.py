@@ -184,3 +184,20 @@ def test_rows_that_were_learned_as_expected_teach_what_is_expected(tmp_path: Pat
     write_lines(tmp_path / "test.jsonl", [row("Why?", "So.")])
     looked = outcome(asked_prompts, Dataset.read(tmp_path))
     assert "asked-prompts.taken-up" in looked.unsought
+
+
+@pytest.mark.parametrize(
+    ("long", "right", "hit"),
+    # The longer ones alone are answered wrongly; all are; two are chance.
+    [(6, True, True), (6, False, False), (2, True, False)],
+)
+def test_expected_answers_longer_than_any_that_is_taught(
+    tmp_path: Path, long: int, right: bool, hit: bool
+) -> None:
+    rows = [row(question(i), f"{desk(i)} {i}") for i in range(60)]
+    answers: list[dict[str, object]] = []
+    for i in range(13):
+        wanted = f"{desk(i)} {i}" + " on the second floor" * (i < long)
+        given = wanted if right and i >= long else "room"
+        answers.append({"prompt": question(3 * i), "answer": given, "expected": wanted})
+    assert ("longer-than-taught" in found(tmp_path, rows, answers)) is hit

@@ -9,6 +9,7 @@ import pytest
 from mlxdoctor.api import diagnose
 from mlxdoctor.evidence.metrics import ReportedMetrics
 from mlxdoctor.evidence.training_log import TrainingLog
+from mlxdoctor.models.generations import RecordedGenerations
 from mlxdoctor.models.losses import TokenLosses
 from tests.checks.log_evidence import LogWriter
 from tests.conftest import FIXTURES, RUNS, check_called
@@ -174,3 +175,28 @@ def test_right_answers_that_are_counted_as_wrong(
     (run / "eval_out.txt").write_text(f"loading\n{printed}\n")
     report = diagnose(run, allow_model=False, select=["metric-consistency"])
     assert [one.severity.value for one in report.findings] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("right", "printed", "codes"),
+    [
+        (1, "exact match 1/12", ["metric-consistency.hardly-right"]),
+        (6, "exact match 6/12", []),
+    ],
+)
+def test_hardly_any_right_answer(
+    tmp_path: Path, right: int, printed: str, codes: list[str]
+) -> None:
+    answers = [
+        {
+            "prompt": f"{n}?",
+            "answer": "Town 0" if n >= right else f"Town {n}",
+            "expected": f"Town {n}",
+        }
+        for n in range(1, 13)
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    (tmp_path / "eval.txt").write_text(f"{printed}\n")
+    metrics = ReportedMetrics.read([tmp_path / "eval.txt"])
+    recorded = RecordedGenerations.read(tmp_path / "answers.jsonl")
+    assert list(findings(metric_consistency, metrics, recorded)) == codes

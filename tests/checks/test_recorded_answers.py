@@ -1,6 +1,7 @@
 """Whose answers were recorded, asked of real models."""
 
 import json
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -319,3 +320,20 @@ def test_expected_answers_that_were_cut_at_one_length(width: int, go_on: bool, h
     )
     found = codes(asked(*given), RecordedGenerations((), items))
     assert ("recorded-answers.expected-cut" in found) == hit
+
+
+@pytest.mark.parametrize(
+    ("given", "hit"),
+    [
+        ("Sète | Málaga", True),  # NFC beside NFD
+        ("Sète |\u00a0Málaga", True),
+        ("Sete | Malaga", False),
+    ],
+)
+def test_texts_that_look_alike(given: str, hit: bool) -> None:
+    wanted = unicodedata.normalize("NFD", "Sète | Málaga")
+    items = tuple(
+        Generation(f"p{i}", None, f"{given} {i}", expected=f"{wanted} {i}") for i in range(9)
+    )
+    found = codes(asked(*(item.tuned for item in items)), RecordedGenerations((), items))
+    assert ("recorded-answers.looks-alike" in found) == hit

@@ -87,6 +87,23 @@ def test_a_resumed_run_comes_after_the_one_that_it_goes_on_from(tmp_path: Path) 
         assert log.resumed
 
 
+def test_of_several_logs_the_one_that_agrees_with_the_configuration(tmp_path: Path) -> None:
+    for name, iters, loss in (("a.log", 30, 1.5), ("b.log", 40, 2.5)):
+        text = f"Starting training..., iters: {iters}\nIter 10: Train loss {loss}, It/sec 1.0\n"
+        (tmp_path / name).write_text(f"Loading configuration file {name[0]}.yaml\n{text}")
+    paths = [tmp_path / name for name in ("a.log", "b.log")]
+    for stated, loss in (({}, 2.5), ({"config": "x/a.yaml"}, 1.5), ({"config": "b.yaml"}, 2.5)):
+        log = TrainingLog.read(paths, stated)
+        assert log.main.series["train_loss"].values.tolist() == [loss]
+
+
+def test_a_distance_beside_a_cross_entropy_is_of_rows(write: Write) -> None:
+    line = "step {0} loss 2.5 {1} 1.5 kl 0.1\n"
+    for name, is_of_rewards in (("ce", False), ("entropy", True)):
+        text = "".join(line.format(step, name) for step in (1, 2, 3))
+        assert read(write(text)).is_preference is is_of_rewards
+
+
 def test_a_log_that_counts_epochs_alone_shows_its_start_and_its_end(tmp_path: Path) -> None:
     lines = [{"eval_loss": 5.8, "epoch": 0.0}, {"loss": 4.7, "epoch": 0.1}]
     lines += [{"loss": 3.1, "epoch": 0.2}, {"eval_loss": 2.6, "epoch": 0.3}]
