@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from mlxdoctor.diagnosis import CROSSES
 from mlxdoctor.exhibits import LossCurve
 from mlxdoctor.finding import ADVISED, Finding, Severity
 from mlxdoctor.report import Fix, Planned, Report
@@ -122,10 +123,13 @@ def _facts(report: Report) -> list[str]:
 
 
 def is_clear(report: Report) -> bool:
-    """Whether the first cause is confirmed, or far enough ahead of the second."""
+    """Whether the first cause is confirmed, or an error's and far enough ahead of the second."""
     first = report.diagnosis[0]
     if first.confirmation is not None:
         return first.confirmation == "confirmed"
+    errors = {finding.code for finding in report.findings if finding.severity is Severity.ERROR}
+    if errors.isdisjoint(first.supporting) and first.score < CROSSES:
+        return False
     return len(report.diagnosis) == 1 or first.score - report.diagnosis[1].score >= CLEAR_MARGIN
 
 
