@@ -318,8 +318,10 @@ def reasons(report: Report, limit: int) -> list[Finding]:
         worse = [finding for finding in found if weights.get(finding.code, 0) > 0]
         worse.sort(key=lambda finding: -weights[finding.code])
         if _is_log_alone(report):
-            errors = (one for one in found if one.severity is Severity.ERROR and one not in worse)
-            worse += errors
+            others = [
+                one for one in found if one.severity is not Severity.INFO and one not in worse
+            ]
+            worse += sorted(others, key=lambda one: -one.severity.rank)
     # A fix "nothing, …" is of a note that a sound run shows, too.
     asking = (note for note in found if note.fix and not note.fix.startswith("nothing"))
     notes = [note for note in asking if note.severity is Severity.INFO and note not in worse]

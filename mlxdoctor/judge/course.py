@@ -184,9 +184,13 @@ def courses(
         if not log.is_preference and training.facts.first < GUESS:
             yield from _known_again(segment, training)
     yield from _scored(segment)
-    if (means := log.notes.mean_losses) and not segment.reports:
-        told = "Of the loss only a mean over the run could be read, {mean:.5g}."
-        yield Seen(told, {"mean": means[-1]})
+    means = log.notes.mean_losses
+    if means and len(training) <= 1:
+        told = (
+            "[Of the loss only a mean over the run could be read, {only:.5g}|"
+            "The mean loss over the run is {mean:.5g}]."
+        )
+        yield Seen(told, {"mean": means[-1], "only": None if segment.reports else means[-1]})
     if closed := closing(segment):
         yield Seen("A summary at the end of the log has {told}.", {"told": ", ".join(closed)})
     yield from remarked(log)
@@ -197,10 +201,12 @@ def courses(
         above = tests[-1] - held_out_last if held_out_last is not None else 0.0
         yield Seen(
             "The [last of {tests} test losses|test loss] is {test_loss:.3f}[, {above:.2f} above "
-            "the last validation].",
+            "the last validation][; number {best_at} of them is the lowest ({best:.3f})].",
             {
                 "tests": len(tests) if len(tests) > 1 else None,
                 "test_loss": tests[-1],
+                "best": min(tests),
+                "best_at": 1 + tests.index(min(tests)) if min(tests) < tests[-1] else None,
                 "above": above if above >= APART else None,
             },
         )

@@ -536,3 +536,25 @@ def test_rewards_without_a_step_and_losses_with_a_letter(tmp_path: Path) -> None
     closs = read(tmp_path / "b.log", "\n".join(rows)).main
     assert closs.series["train_loss"].values.tolist() == [2.5, 1.5]
     assert closs.series["val_loss"].values.tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("machines", "losses"), [(3, [2.5, 1.5, 1.25]), (1, [2.5, 1.5, 1.5, 1.25])]
+)
+def test_each_report_once_of_several_machines(
+    machines: int, losses: list[float], tmp_path: Path
+) -> None:
+    lines = [
+        f"10.0.0.{node}: {{'loss': {loss}, 'learning_rate': 5e-05, 'epoch': 0.0}}"
+        for loss in losses
+        for node in range(machines)
+    ]
+    log = read(tmp_path / "a.log", "\n".join(lines))
+    assert log.main.series["train_loss"].values.tolist() == losses
+
+
+def test_a_dictionary_behind_the_line_of_a_source(tmp_path: Path) -> None:
+    line = "[INFO|2026-03-23 13:37:53] logging.py:144 >> {{'loss': {}, 'epoch': 0.0{}}}"
+    log = read(tmp_path / "a.log", "\n".join(line.format(2.5 - n / 4, n) for n in (1, 2, 3)))
+    assert log.main.axis == "row"
+    assert log.main.series["epoch"].values.tolist() == [0.01, 0.02, 0.03]

@@ -239,7 +239,9 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
         losses = known.intersection(filter(None, columns))
         losses |= {name for name in columns if name and HELD_OUT_SCORE.fullmatch(name)}
         # What a dictionary says is a report, whatever counts it.
-        is_plain = _DICTIONARY.match(texts[0]) is not None
+        first = min((place for place, column in enumerate(columns) if column), default=0)
+        # A logger may number the line of its own source before it.
+        is_plain = _DICTIONARY.match("0".join(texts[: first + 1])) is not None
         is_counted = step is not None or is_plain
         # A policy may be told by what its answers earn alone.
         is_told = is_counted or any(
@@ -258,7 +260,6 @@ mlx-lm-lora, mlx-vlm, mlx-tune and others print them"
             for place, column in enumerate(columns)
             if column is not None or place in (step, epoch)
         )
-        first = min(place for place, column in enumerate(columns) if column is not None)
         is_doubtful = (
             words.is_sentence
             or (clock is None and nature is not Nature.BESIDE)

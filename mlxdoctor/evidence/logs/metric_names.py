@@ -41,7 +41,7 @@ _METRIC = re.compile(r"(?:^|_)(?:loss|rewards?|rew|kl|perplexity|ppl)(?:_|$)")
 #: Scores, by their canonical names or as texts have them.
 SCORES = (
     r"accuracy|acc|f1|auc|mrr|matthews_correlation|exact_match|bleu(?:(?:_|-)?\d)?|rouge-?\w{0,4}"
-    r"|chrf(?:pp)?|asr|(?:success|solve|win)_?rate"
+    r"|chrf(?:pp)?|asr|(?:success|solve|win|correct)_?rate"
 )
 SCORE = re.compile(rf"(?:^|_)(?:{SCORES})(?:_|$)")
 #: A column that only rows that were looked at can have, and a score of them, by its own name.

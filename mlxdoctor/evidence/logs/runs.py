@@ -119,6 +119,16 @@ class _Rows:
     def _once(self) -> NDArray[np.bool_]:
         """Which rows count: each once, where two processes write one log."""
         once = np.ones(len(self.named), bool)
+        if not np.isfinite(self.named).any():
+            # Several machines print each report, which is then followed by its like.
+            for number, table in enumerate(self.tables):
+                mine = np.flatnonzero(self.owner == number)
+                after = mine[1:][np.diff(mine) == 1]
+                rows = table[self.index[after]], table[self.index[after] - 1]
+                once[after] = (rows[0] != rows[1]).any(axis=1)
+            groups = np.diff(np.flatnonzero(once))
+            are_alike = len(groups) > 1 and groups[0] > 1 and bool((groups == groups[0]).all())
+            return once if are_alike else np.ones_like(once)
         if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
             return once
         losses = self._column("train_loss", "val_loss")

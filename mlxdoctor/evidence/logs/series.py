@@ -152,7 +152,11 @@ class Segment:
             epochs = self.get("epoch")
             # One that is named later says nothing of the beginning.
             is_told = epochs is not None and len(epochs) and epochs.iterations[0] <= first
-            return epochs is None or not is_told or bool(epochs.values[0] <= 1.0)
+            if epochs is None or not is_told:
+                return True
+            # Of a trainer that reports every few epochs the first report is after as many.
+            interval = float(epochs.values[1] - epochs.values[0]) if len(epochs) > 1 else 0.0
+            return bool(epochs.values[0] <= max(2.0 * interval, 1.0))
         interval = int(losses.iterations[1]) - first if len(losses) > 1 else first
         return first <= max(2 * interval, 1)
 
