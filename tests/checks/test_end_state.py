@@ -112,13 +112,3 @@ def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:
     low = replace(worse, tuned=0.2)
     assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(low,))) == {}
     assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(replace(worse, right=0.95),))) == {}
-
-
-@pytest.mark.parametrize(
-    ("logged", "expected"), [(2.0, {"worse-than-logged": "warning"}), (1.3, {})]
-)
-def test_a_first_report_that_is_not_mlx_lms_is_no_proof_against_the_file(
-    logged: float, expected: dict[str, str]
-) -> None:
-    levels = (Level("report", 30, logged, 2.05, 0.2), Level("after", 100, 0.3, 4.5, 0.02))
-    assert severities(judged(levels)) == expected
