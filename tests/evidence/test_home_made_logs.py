@@ -100,20 +100,6 @@ def test_names_with_their_values_between_bars_are_no_head_of_a_table(tmp_path: P
     same(segment, "val_loss", [1, 2], [3.25, 2.25])
 
 
-@pytest.mark.parametrize(
-    ("line", "valid"),
-    [("{0} {1}", "{0} valid {1}"), ("  [{0}/40]   {1}", "   {0}    val:   {1}"), ("{0},{1}", "")],
-)
-def test_a_step_and_a_loss_alone(line: str, valid: str, tmp_path: Path) -> None:
-    losses = {10: 2.5, 20: 2.25, 30: 2.0, 40: 1.75}
-    lines = ["$ python train.py", *(line.format(*each) for each in losses.items())]
-    lines.insert(3, valid.format(20, 3.0))
-    segment = read(tmp_path / "a.log", "\n".join(lines) + "\n").main
-    same(segment, "train_loss", list(losses), list(losses.values()))
-    if valid:
-        same(segment, "val_loss", [20], [3.0])
-
-
 VALIDATIONS = {
     "of its own": "[eval] step {0} loss {1}\n",
     "the split behind the step": "Step {0} | val | loss {1} | ppl 20.1\n",
