@@ -56,7 +56,7 @@ LEARNED = {
 #: The share of groups without a spread from which on it is all of them, but for rounding.
 ALL_GROUPS = 0.99
 #: Reports of a reward in which a policy that learns anything has earned more.
-MANY = 10
+MANY = 8
 #: A spread below half of the last printed digit.
 NO_SPREAD = 0.0005
 #: Twice the largest beta that SimPO's authors use, and one at which a hundredth of a nat counts as
@@ -139,7 +139,11 @@ def _more_figures(
     if name != "margin":
         return {}
     largest = max(abs(facts.lowest), abs(facts.highest))
+    first = [series[name].facts.first for name in ("chosen", "rejected") if name in series]
     return {
+        "chosen_first": first[0] if first else None,
+        "rejected_first": first[-1] if first else None,
+        "offset": min(first, default=None),
         # ORPO's are means over tokens, and stay small.
         "largest": largest if method != "orpo" else None,
         "largest_nats": largest / beta if beta else 0.0,

@@ -114,9 +114,9 @@ _FELL = (
     "[ (median of the last {level_of} reports, to {unit} {last_at})| at {unit} {last_at}]"
     "[, by {share:.1%} in all][; it was lowest at {unit} {lowest_at} ({lowest:.3f}{lowest_in}), "
     "and ends {regained:.1%} above that]."
-    "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} to "
-    "{peak:.3f} around {unit} {peak_at}, in medians of {peak_of} reports.| It rose from "
-    "{low_before:.3f} to {peak:.3f} at {unit} {peak_at}.]"
+    "[ {on_the_way}: {way}.][ Lone reports stand out: {lone}.][ It rose from {low_before:.3f} "
+    "around {unit} {low_at} to {peak:.3f} around {peak_at}, in medians of {peak_of} reports.| It "
+    "rose from {low_before:.3f} at {unit} {low_at} to {peak:.3f} at {peak_at}.]"
     "[ It still falls at the end{falling}.][ In the second half single reports lie between "
     "{stray_low:.3f} and {stray_high:.3f}.]"
     "[ From {unit} {level_from} on its level{level_in} stays within {level_by:.2g} of that.]"
@@ -439,6 +439,7 @@ def _fall(losses: Series, last: float, gap: float, *, is_held_out: bool) -> dict
         "peak_of": width if width > 1 else None,
         "peak_at": int(losses.iterations[peak + width // 2]),
         "low_before": float(floors[peak]),
+        "low_at": int(losses.iterations[int(np.argmin(levels[: peak + 1])) + width // 2]),
         "falling": "" if falls_on else None,
         "stray_low": float(half.min()) if strays else None,
         "stray_high": float(half.max()),

@@ -216,7 +216,7 @@ def test_what_was_learned_and_since_when_nothing_is(logs: LogWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reports", "step", "is_said"), [(10, 0.0, True), (9, 0.0, False), (50, 0.02, False)]
+    ("reports", "step", "is_said"), [(8, 0.0, True), (7, 0.0, False), (50, 0.02, False)]
 )
 def test_a_reward_that_stays_where_it_was(
     logs: LogWriter, reports: int, step: float, is_said: bool
@@ -227,3 +227,20 @@ def test_a_reward_that_stays_where_it_was(
     ]
     said = [seen.message for seen in judge(preferences, logs.text(*rows)).seen]
     assert any("does not rise" in one for one in said) is is_said
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "codes"),
+    [
+        (15.8, 15.6, {"starts-apart": "info"}),
+        (0.3, 0.1, {}),
+        # Of a loss without a reference they are log-likelihoods.
+        (-15.8, -15.6, {}),
+    ],
+)
+def test_where_rewards_begin(
+    logs: LogWriter, chosen: float, rejected: float, codes: dict[str, str]
+) -> None:
+    form = "{{'loss': 0.6, 'rewards/chosen': {}, 'rewards/rejected': {}, 'epoch': 0.{}}}"
+    lines = (form.format(chosen + i / 10, rejected, i) for i in range(5))
+    assert severities(judge(preferences, logs.text(*lines))) == codes

@@ -117,7 +117,7 @@ def test_what_both_losses_come_to(
         (
             [*(3.0 - 0.2 * i for i in range(9)), *[2.4] * 4, *[1.0] * 6],
             [],
-            " to 2.400 around iteration 100, in medians of 3 reports.",
+            " to 2.400 around 100, in medians of 3 reports.",
         ),
         ([4.0 - 0.1 * i for i in range(20)], [], "(150). It still falls at the end."),
         (

@@ -35,6 +35,8 @@ _HEADING = re.compile(
     r"|rank|r)\s?[:=#]?\s?\$?\d",
     re.IGNORECASE,
 )
+#: A path names a run that is over as well.
+_PATH = re.compile(r"/\w[^/\s]{0,80}/")
 #: Words of a text that can repeat itself, and the share of its pairs of words that are different
 #: below which it does: 0.9 in a page of prose.
 WORDS, DIFFERENT = 20, 0.4
@@ -64,7 +66,7 @@ class Remarks(LineFormat):
         elif len(line) > 4 * WORDS and self._repeats(line):
             known = self.notes.repetitive
         else:
-            if len(line) <= MAX_SAID and _HEADING.search(line):
+            if len(line) <= MAX_SAID and _HEADING.search(line) and not _PATH.search(line):
                 self.notes.headings.append((number, line.strip(" #=*-─━~\t")))
             return False
         # How a text that repeats itself ends shows it best.
