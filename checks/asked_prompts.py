@@ -22,6 +22,7 @@ them, and answers that it is expected to refuse.
 What to do. Pass rows and prompts through the same preparation, and ask a training row's own prompt.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from mlxdoctor.check import Inconclusive, NotApplicable, check
 from mlxdoctor.evidence.dataset import Dataset, Pair, Split
 from mlxdoctor.finding import Measurement, Severity, Sign, Symptom, Unsought
 from mlxdoctor.measure.text.nearest_rows import agreement, nearest, taken_up
+from mlxdoctor.measure.text.statistics import SIGNIFICANCE
 from mlxdoctor.models.generations import Generation, RecordedGenerations
 from mlxdoctor.safety.quoting import quoted
 
@@ -49,14 +51,11 @@ _LABELS, _SOME, _MOST = 0.2, 0.2, 0.8
 #: wrongly or given away, 0.03 at most in 62 others. And by how much more of the expected answers
 #: another column has. Rows for a test that are looked at.
 _TAKEN_UP, _ERRORS, _BETTER, _TESTED = 0.08, 4.0, 0.08, 100
-#: Expected answers beyond the rows' longest that are no chance, and their share: of 24 answers like
-#: those of 600 rows three are with a probability of 1e-5.
-_SEVERAL, _TENTH = 3, 0.1
 #: Share of the expected answers that shows that what was learned holds: 0.75 to 1 in 32 sound runs,
 #: 0.72 at most in 25 faulty ones.
 _RIGHT = 0.75
 #: Signs that take recorded prompts, and such that take expected answers.
-_OF_RECORDED = ("unlike-the-rows", "never-taught", "answered-as-expected")
+_OF_RECORDED = ("unlike-the-rows", "never-taught", "longer-than-taught", "answered-as-expected")
 _OF_EXPECTED = ("taken-up", "another-column")
 #: Words that are quoted.
 _SHOWN = 3
@@ -143,12 +142,12 @@ def asked_prompts(
         figures |= {"rows": len(pairs), "taught": len(taught), "answers": quoted(lacking[0])}
         yield Sign("never-taught", figures)
     asked = {pair.prompt.strip() for pair in pairs}
+    yield from _longer([item for item in items if item.expected], max(map(len, taught)), len(pairs))
     fresh = [item for item in items if item.expected and item.prompt.strip() not in asked]
     right = sum(item.tuned.strip() == (item.expected or "").strip() for item in fresh)
     if len(fresh) >= _PROMPTS and right >= _RIGHT * len(fresh):
         yield Sign("answered-as-expected", {"right": right, "fresh": len(fresh)})
         return
-    yield from _longer(items, max(map(len, taught)), len(pairs))
     expected = [Pair(item.prompt, item.expected or "") for item in items]
     yield from _beside_similar(split, expected)
     texts = [pair.prompt for pair in pairs]
@@ -161,18 +160,24 @@ def asked_prompts(
 
 def _longer(items: Sequence[Generation], longest: int, rows: int) -> Iterator[Sign]:
     """Expected answers that go beyond the rows' longest, where they alone are answered wrongly."""
-    wrong = {True: 0, False: 0}
-    longer = [item for item in items if len((item.expected or "").strip()) > longest]
+    longer, others = list[bool](), list[bool]()
+    example = ""
     for item in items:
-        wrong[item in longer] += item.tuned.strip() != (item.expected or "").strip()
-    shorter = len(items) - len(longer)
-    is_why = wrong[True] >= _RIGHT * len(longer) and wrong[False] <= (1.0 - _RIGHT) * shorter
-    if is_why and min(len(longer), shorter) >= max(_SEVERAL, _TENTH * len(items)):
-        figures: dict[str, Measurement] = {"longer": len(longer), "expected": len(items)}
-        figures |= {"rows": rows, "longest": longest, "example": quoted(longer[0].expected or "")}
-        yield Sign(
-            "longer-than-taught", figures | {"wrong": wrong[True], "others_wrong": wrong[False]}
-        )
+        own, wanted = item.tuned.strip(), (item.expected or "").strip()
+        # What breaks off on its way to a long answer came to a limit of the evaluation.
+        is_wrong = not wanted.startswith(own or " ")
+        (longer if len(wanted) > longest else others).append(is_wrong)
+        example = example or (wanted if is_wrong and len(wanted) > longest else "")
+    beyond, count = len(longer), len(items)
+    # That so many of all answers are the longest ones by chance.
+    chance = math.comb(count, beyond) / math.comb(count + rows, beyond)
+    if not others or not longer or chance >= SIGNIFICANCE:
+        return
+    wrong, others_wrong = sum(longer), sum(others)
+    if wrong >= _RIGHT * beyond and others_wrong <= (1.0 - _RIGHT) * len(others):
+        figures: dict[str, Measurement] = {"longer": beyond, "expected": count, "rows": rows}
+        figures |= {"longest": longest, "example": quoted(example)}
+        yield Sign("longer-than-taught", {**figures, "wrong": wrong, "others_wrong": others_wrong})
 
 
 def _beside_similar(

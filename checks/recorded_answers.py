@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from mlxdoctor.check import Inconclusive, check
 from mlxdoctor.engines.text import in_common, is_finished
 from mlxdoctor.finding import Measurement, Seen, Severity, Sign, Symptom
-from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words
+from mlxdoctor.measure.text.outputs import SPECIAL_TEXT, answer_words, as_read
 from mlxdoctor.measure.text.statistics import SIGNIFICANCE
 from mlxdoctor.models.asked_again import Asked, AskedAgain
 from mlxdoctor.models.generations import Generation, Generations, RecordedGenerations
@@ -51,7 +51,8 @@ _ALL, _HARDLY_ANY = 0.9, 0.1
 _SPOILT = 0.6
 #: Share of the answers that begin with the same word by chance: sampled ones often do.
 _BY_CHANCE = 0.25
-#: Share of the answers that only look like the expected ones.
+#: Share of the answers that only look like the expected ones: 0.83 in a run whose test was written
+#: in another form; below it an answer now and then has a blank of its own.
 _ALIKE = 0.25
 #: Least share of the answers that break off, and of the model's answer that one has at most.
 _CUT, _CUT_TO = 0.5, 0.8
@@ -215,20 +216,12 @@ def _looks_alike(recorded: RecordedGenerations | None) -> Iterator[Sign]:
     """Whether answers are the expected ones but for the characters that they are written with."""
     every = [] if recorded is None else [each for each in recorded.distinct if each.expected]
     texts = [(_text(each.tuned), _text(each.expected)) for each in every]
-    accents = [unicodedata.normalize("NFC", text) != text for pair in texts for text in pair]
-    alike = [pair for pair in texts if pair[0] != pair[1] and len(set(map(_seen, pair))) == 1]
+    alike = [pair for pair in texts if pair[0] != pair[1] and len(set(map(as_read, pair))) == 1]
     if len(alike) >= max(_ALIKE * len(every), _PROMPTS):
+        composed = sum(len({unicodedata.normalize("NFC", text) for text in pair}) for pair in alike)
         how = "accents are characters of their own (Unicode NFD) on one side"
-        how = how if any(accents) else "blanks or invisible characters are others"
+        how = how if 2 * composed <= 3 * len(alike) else "blanks or invisible characters are others"
         yield Sign("looks-alike", {"alike": len(alike), "expected": len(every), "how": how})
-
-
-def _seen(text: str) -> str:
-    """What a reader sees of a text: accents in one form, no invisible characters, single blanks."""
-    shown = (
-        sign for sign in unicodedata.normalize("NFC", text) if unicodedata.category(sign) != "Cf"
-    )
-    return " ".join("".join(shown).split())
 
 
 def _spoilt(items: Sequence[Asked], every: Sequence[Generation]) -> Sign | None:

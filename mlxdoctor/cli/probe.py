@@ -62,8 +62,8 @@ def command(
     parameters = sum(sum(part.values()) for part in count_parameters(trainer.model))
     click.echo(
         f"Probing {parameters / 1e6:,.1f}M parameters: {steps} training steps and what {steps + 1} "
-        "more would cost (a further one where there are rewards, and one for each row where the "
-        "step is your own), with the memory of training.",
+        "more would cost (a further one where there are rewards; where the step is your own, one "
+        "for each row, and calls up to an update), with the memory of training.",
         err=True,
     )
     with ProgressLine() as progress:

@@ -153,7 +153,7 @@ def _unlike(notes: Notes, stated: Mapping[str, Any]) -> int:
     """Of how much of itself a log says something else than the configuration does."""
     said = {key: notes.header.get(name) for name, key in _SAID.items()}
     return sum(
-        text is not None and key in stated and Path(text).name != Path(str(stated[key])).name
+        None not in (text, stated.get(key)) and Path(str(text)).name != Path(str(stated[key])).name
         for key, text in said.items()
     )
 
@@ -194,7 +194,7 @@ def _remarks(
             f"to {main.last_line:,}; the others are of {others} in the file"
         )
     elif reports and not is_judged and not is_alone:
-        yield f"its {count(reports, 'report')} were not judged: the last log with losses was"
+        yield f"its {count(reports, 'report')} were not judged: those of another log were"
     if repeats := sum(run.repeats for run in runs):
         yield f"{count(repeats, 'report')} printed a second time, counted once"
     if unread:

@@ -123,14 +123,19 @@ def _facts(report: Report) -> list[str]:
 
 
 def is_clear(report: Report) -> bool:
-    """Whether the first cause is confirmed, or an error's and far enough ahead of the second."""
+    """Whether the first cause is confirmed; or far ahead of the second, and no mere warning's."""
     first = report.diagnosis[0]
     if first.confirmation is not None:
         return first.confirmation == "confirmed"
     errors = {finding.code for finding in report.findings if finding.severity is Severity.ERROR}
-    if errors.isdisjoint(first.supporting) and first.score < CROSSES:
-        return False
-    return len(report.diagnosis) == 1 or first.score - report.diagnosis[1].score >= CLEAR_MARGIN
+    is_shown = first.score >= CROSSES or not errors.isdisjoint(first.supporting)
+    return is_shown and is_ahead(report)
+
+
+def is_ahead(report: Report) -> bool:
+    """Whether no second cause comes close to the first one."""
+    first, *others = report.diagnosis
+    return not others or first.score - others[0].score >= CLEAR_MARGIN
 
 
 def is_poor(report: Report) -> bool:

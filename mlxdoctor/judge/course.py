@@ -63,8 +63,8 @@ NEAR_ZERO = 0.1
 LOW_AT_ONCE = 0.15
 #: The larger loss over the smaller where rows are known better than others.
 KNOWN_BETTER = 3.0
-#: Of what the second half of a run falls by, what its last third has below the one before it where
-#: it falls to the end.
+#: A loss falls to its end where its last third of the second half lies below the third before by so
+#: much of that half's fall: 0.2 in a steady fall that flattens, 0 between the steps of stairs.
 STEADY = 0.1
 #: Validations that show from both sides where a loss turned.
 VALIDATIONS = 4
@@ -229,7 +229,7 @@ def _known_again(segment: Segment, losses: Series) -> Iterator[Seen]:
         if len(before) < 2 * EDGE or len(after) < 2:
             continue
         # Of more reports their medians differ less by chance.
-        edge = max(EDGE, min(len(before), len(after), MAX_EDGE * 4) // 4)
+        edge = max(EDGE, min(len(before) // 4, len(after) // 4, MAX_EDGE))
         last, first = median(before[-edge:]), median(after[:edge])
         off = float(np.ptp(before[-2 * EDGE :])) * math.sqrt(EDGE / edge)
         # What falls all the while falls there, too.

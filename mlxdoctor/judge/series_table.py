@@ -277,12 +277,14 @@ def _recurring(values: NDArray[np.float64], facts: SeriesFacts) -> dict[str, Mea
     named: dict[str, Measurement] = {"distinct": len(counts)}
     if len(values) > 1 and facts.noise > 0.0:
         alike = float((counts * (counts - 1)).sum()) / (len(values) * (len(values) - 1))
+        top = float(np.median(np.abs(values)))
         # The inverse of the probability, which may be too small for a number.
         once_in = 2.0 * math.sqrt(math.pi) * facts.noise * 10.0 ** (facts.decimals or 0)
         # A loss in bfloat16 has 128 values an octave, however many digits are printed.
-        short = values.astype(np.float32)
+        with np.errstate(over="ignore"):
+            short = values.astype(np.float32)
         if (short == values).all() and not (short.view(np.uint32) & 0xFFFF).any():
-            once_in = min(once_in, 128.0 * facts.noise / abs(facts.median or 1.0))
+            once_in = min(once_in, 2.0 * math.sqrt(math.pi) * facts.noise * 128.0 / top)
         named |= {"recurring": 1.0 - len(counts) / len(values), "recurs_times": alike * once_in}
     return named
 

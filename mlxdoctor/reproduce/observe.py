@@ -28,7 +28,7 @@ Kind = Literal["as recorded", "another order", "change", "repair", "random rows"
 #: Answers that are kept for the report, and their length in characters.
 SAMPLES, SAMPLE_LENGTH = 3, 240
 #: The folder in which a rerun is made.
-WORK = "reproduction"
+WORK = "rerun.partial"
 
 
 def symptom_checks() -> tuple[Check, ...]:

@@ -539,7 +539,9 @@ def test_rewards_without_a_step_and_losses_with_a_letter(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("machines", "losses"), [(3, [2.5, 1.5, 1.25]), (1, [2.5, 1.5, 1.5, 1.25])]
+    ("machines", "losses"),
+    # Of one machine losses may meet.
+    [(3, [2.5, 1.5, 1.25, 1.0]), (1, [2.5, 1.5, 1.5, 1.25]), (1, [2.5, 2.5, 2.25, 2.25, 2.0])],
 )
 def test_each_report_once_of_several_machines(
     machines: int, losses: list[float], tmp_path: Path

@@ -47,9 +47,8 @@ def _placed(pieces: Iterable[str], document: Any) -> Iterator[str]:
     for place, line in enumerate(json.dumps(document, indent=1, ensure_ascii=False).split("\n")):
         # What is no text by itself is no line that was printed.
         with suppress(ValueError):
-            places.setdefault(str(json.loads(line.strip().removesuffix(","))).strip(), []).append(
-                place
-            )
+            if isinstance(text := json.loads(line.strip().removesuffix(",")), str):
+                places.setdefault(text.strip(), []).append(place)
     written, after = 0, 0
     for line in re.findall(r"[^\n]*\n|[^\n]+", "".join(pieces)):
         said = line.strip()

@@ -55,8 +55,6 @@ HELD_OUT_SCORE = re.compile(
 _OWN_LOSS = re.compile(
     rf"(?!{HELD_OUT}|.*(?:kl|aux|value|policy|actor|critic|pg|reg|best|last|skip))(?:\w+_)?loss(?:_\w+)?"
 )
-#: `train_closs`: a letter says which loss.
-_LETTER = re.compile(r"^((?:train|val|valid|eval)_)[a-z](?=loss$)")
 _MEAN = re.compile(r"^(?:avg|average|mean)_|_(?:avg|average|mean)$")
 
 _SYMBOLS = str.maketrans({"μ": "mean", "µ": "mean", "σ": "std"})
@@ -80,7 +78,7 @@ def snake_case(text: str) -> str:
 
 def canonical(text: str) -> str:
     """The canonical name of a metric, or its own in snake case."""
-    name = _LETTER.sub(r"\1", snake_case(text))
+    name = snake_case(text)
     return _ALIASES.get(name, name)
 
 

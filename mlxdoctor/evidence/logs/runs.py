@@ -19,6 +19,8 @@ ROUNDING = 6e-4
 #: Share of the rows that are in a log twice where two processes write it, how many rows lie between
 #: two of one step at most, and by what share their losses differ.
 _TWICE, _NEAR, _ALIKE = 0.25, 100, 0.01
+#: Reports that are each there as often as the others, where that is no chance.
+_GROUPS = 3
 #: Share of the last step from which on steps are not counted anew: an epoch's first report is near
 #: to 0, a save near to the end.
 ANEW = 0.5
@@ -117,18 +119,20 @@ class _Rows:
         return column
 
     def _once(self) -> NDArray[np.bool_]:
-        """Which rows count: each once, where two processes write one log."""
+        """Which rows count: each once, where several processes write one log."""
         once = np.ones(len(self.named), bool)
-        if not np.isfinite(self.named).any():
+        if len(once) and not np.isfinite(self.named).any():
             # Several machines print each report, which is then followed by its like.
             for number, table in enumerate(self.tables):
                 mine = np.flatnonzero(self.owner == number)
                 after = mine[1:][np.diff(mine) == 1]
                 rows = table[self.index[after]], table[self.index[after] - 1]
-                once[after] = (rows[0] != rows[1]).any(axis=1)
-            groups = np.diff(np.flatnonzero(once))
-            are_alike = len(groups) > 1 and groups[0] > 1 and bool((groups == groups[0]).all())
-            return once if are_alike else np.ones_like(once)
+                are_same = (rows[0] == rows[1]) | (np.isnan(rows[0]) & np.isnan(rows[1]))
+                once[after] = ~are_same.all(axis=1)
+            groups = np.diff(np.append(np.flatnonzero(once), len(once)))
+            # The last report may be cut off.
+            is_whole = groups[-1] <= groups[0] > 1 and bool((groups[:-1] == groups[0]).all())
+            return once if is_whole and len(groups) > _GROUPS else np.ones_like(once)
         if np.count_nonzero(np.diff(self.named) <= 0.0) < _TWICE * len(once):
             return once
         losses = self._column("train_loss", "val_loss")

@@ -308,7 +308,10 @@ class Notes:
         else:
             return
         figures = tuple(to_number(figure) or 0.0 for figure in _FIGURE.findall(said))
-        known[form].most = max(known[form].most, (figures, text, line), key=lambda one: one[0])
+        most = known[form].most[0]
+        # Of others of as many a count is not more.
+        if not most or (figures[:1] > most[:1] and figures[1:] == most[1:]):
+            known[form].most = (figures, text, line)
 
     def add(self, other: "Notes") -> None:
         """Those of another file, which follows this one."""

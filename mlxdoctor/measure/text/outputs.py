@@ -1,6 +1,7 @@
 """One model output as a sequence of units: its token ids, or words where ids are unknown."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -13,6 +14,9 @@ from mlxdoctor.models.generations import Generation, Generations
 SPECIAL_TEXT = re.compile(
     r"<\|[^<>|\s]{1,40}\|>|\[\|[^\[\]|\s]{1,40}\|\]|</?[a-z_]{1,30}>|\[(?:PAD|UNK|SEP|CLS|EOS|BOS)\]"
 )
+#: Characters without a width that stand alone in no script: zero width space, word joiner, the mark
+#: of the byte order, soft hyphen.
+_UNSEEN = re.compile("[\u200b\u2060\ufeff\u00ad]")
 _UNIT = re.compile(SPECIAL_TEXT.pattern + r"|\w+|[^\w\s]")
 
 
@@ -49,6 +53,12 @@ class OutputPair:
     item: Generation
     tuned: Output
     base: Output | None
+
+
+def as_read(text: str) -> str:
+    """What a reader sees of an answer: no special tokens, accents and blanks in one form each."""
+    plain = _UNSEEN.sub("", unicodedata.normalize("NFC", SPECIAL_TEXT.sub("", text)))
+    return "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in plain).strip()
 
 
 def answer_words(text: str) -> tuple[str, ...]:

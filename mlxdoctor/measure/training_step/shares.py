@@ -6,7 +6,7 @@ given one row, and the calls are told apart in the same way.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -16,19 +16,20 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 from numpy.typing import NDArray
 
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.measure.training_step.calls import as_called, bound, uncompiled
 from mlxdoctor.measure.training_step.preferences import arrays_of
-from mlxdoctor.measure.training_step.state import handed_back
+from mlxdoctor.measure.training_step.state import handed_back, kept_state
 from mlxdoctor.measure.training_step.trainer import Trainer
 
 #: Rows that are told apart: each takes a gradient of its own. Calls before the first update.
 MOST_ROWS, MOST_CALLS = 16, 32
-#: Numbers of all rows' gradients together: the first parameters' are enough.
+#: Numbers of all rows' gradients together: some parameters' are enough.
 MOST_NUMBERS = 20_000_000
-#: Share of a gradient's norm that the rows' gradients may leave over for it to be made of them:
-#: dropout leaves more, and so does a loss that compares rows.
+#: Share of a gradient's norm that the rows' gradients may leave over for it to be made of them: 0
+#: in exact arithmetic; dropout leaves more, and so does a loss that compares rows.
 LEFT_OVER = 0.05
-#: Least part of a row in the gradient of the loss that is looked for, in that of the largest.
+#: Least part of a row in the gradient of the loss, of all, for it to be looked for elsewhere.
 SMALL = 1e-3
 
 Gradients = dict[str, mx.array]
@@ -36,42 +37,45 @@ Vector = NDArray[np.float64]
 
 
 def shares_of(trainer: Trainer) -> tuple[int, tuple[float, ...]]:
-    """The share of each row in what one update is made from; the model is put back.
+    """The share of each row in what one update is made from.
+
+    Model and optimizers are put back; what else the step keeps is the user's.
 
     Args:
         trainer: with a step of its own.
 
     Returns:
-        The calls that one update takes, and the share of each of its rows, or calls, as a multiple
-        of what it has in the gradient of the loss; none where that can't be told.
+        The calls that one update takes, and for each row of the batch, or for each call, its part
+        of what the optimizer is given over its part of the loss's gradient: 1 where the step weighs
+        it as the loss does, NaN where it has none in the loss.
+
+    Raises:
+        Missing: it can't be told.
     """
     rows = _rows(trainer)
     if not 2 <= rows <= MOST_ROWS:
-        return 1, ()
+        raise Missing(f"the batch has {rows} rows of tokens; 2 to {MOST_ROWS} are told apart")
     model, batch = trainer.model, trainer.batch
     with uncompiled(), handed_back(model, trainer.optimizer):
+        names, left = list[str](), MOST_NUMBERS // rows
+        for name, array in _trainable(trainer).items():
+            if array.size <= left:
+                names, left = [*names, name], left - array.size
         alone = [_of_row(batch, rows, row) for row in range(rows)]
-        every = [_gradient(trainer, each) for each in alone]
-        plain = _gradient(trainer, batch)
+        # A row without a target may give no number alone.
+        vectors = [np.nan_to_num(_vector(names, _gradient(trainer, each))) for each in alone]
+        whole = _parts(_vector(names, _gradient(trainer, batch)), vectors)
         with handed_back(model, trainer.optimizer):
             calls, given = _update(trainer, [batch])
+        if calls > rows:
+            raise Missing(f"an update takes {calls} calls, and the batch has {rows} rows")
         if calls > 1:
             calls, given = _update(trainer, alone)
-    names, left = [], MOST_NUMBERS // rows
-    for name in plain.keys() & given.keys():
-        left -= plain[name].size
-        names += [name] if left >= 0 else []
-    if not names:
-        return calls, ()
-    vectors = [_vector(names, each) for each in every]
-    whole, made = (_parts(_vector(names, each), vectors) for each in (plain, given))
-    if whole is None or made is None:
-        return calls, ()
+            vectors, whole = vectors[:calls], whole[:calls]
+        made = _parts(_vector(names, given), vectors)
+    whole, made = (np.abs(parts) / np.abs(parts).sum() for parts in (whole, made))
     # An answer that is no better than its group pushes nothing.
-    counted = whole > SMALL * np.abs(whole).max()
-    if calls > 1:
-        counted[calls:] = False
-    return calls, tuple((made[counted] / whole[counted]).tolist())
+    return calls, tuple(np.where(whole > SMALL, made / np.maximum(whole, SMALL), np.nan).tolist())
 
 
 def _update(trainer: Trainer, batches: Sequence[Any]) -> tuple[int, Gradients]:
@@ -82,29 +86,39 @@ def _update(trainer: Trainer, batches: Sequence[Any]) -> tuple[int, Gradients]:
         for call in range(MOST_CALLS):
             bound(step, batches[call % len(batches)])(trainer.model)
             now = _trainable(trainer)
-            if given or not all(mx.array_equal(now[name], old) for name, old in before.items()):
-                # Several optimizers have parameters of their own; what one has twice is of several
-                # batches. One that is not MLX's is not heard.
+            is_same = all(mx.array_equal(old, now.get(name, 0)) for name, old in before.items())
+            if given or not is_same:
+                # Several optimizers have parameters of their own.
                 every = {name: array for each in given for name, array in each.items()}
-                return call + 1, every if sum(map(len, given)) == len(every) else {}
-    return MOST_CALLS, {}
+                if not every or sum(map(len, given)) > len(every):
+                    raise Missing("the step makes no single update with an optimizer of MLX")
+                return call + 1, every
+    raise Missing(f"{MOST_CALLS} calls of the step make no update")
 
 
 @contextmanager
 def _given() -> Iterator[list[Gradients]]:
-    """While the context lasts, notes what gradients any optimizer of MLX is given."""
+    """While the context lasts, notes what gradients any optimizer of MLX is given.
+
+    Afterwards every one of them has the state that it had.
+    """
     kept, apply = list[Gradients](), optim.Optimizer.apply_gradients
+    seen: list[Any] = []
+    with ExitStack() as states:
 
-    def noting(self: Any, gradients: Any, parameters: Any) -> Any:
-        mx.eval(gradients)
-        kept.append(dict(tree_flatten(gradients)))
-        return apply(self, gradients, parameters)
+        def noting(self: Any, gradients: Any, parameters: Any) -> Any:
+            if not any(each is self for each in seen):
+                seen.append(self)
+                states.enter_context(kept_state(self))
+            mx.eval(gradients)
+            kept.append(dict(tree_flatten(gradients)))
+            return apply(self, gradients, parameters)
 
-    optim.Optimizer.apply_gradients = noting
-    try:
-        yield kept
-    finally:
-        optim.Optimizer.apply_gradients = apply
+        optim.Optimizer.apply_gradients = noting
+        try:
+            yield kept
+        finally:
+            optim.Optimizer.apply_gradients = apply
 
 
 def _trainable(trainer: Trainer) -> Gradients:
@@ -118,17 +132,24 @@ def _gradient(trainer: Trainer, batch: Any) -> Gradients:
 
 
 def _vector(names: Sequence[str], gradients: Gradients) -> Vector:
+    """The gradients of these parameters, float64 (numbers,)."""
+    if not names or not gradients.keys() >= set(names):
+        raise Missing("the step does not update what the loss has a gradient for")
     flat = [np.array(gradients[name].astype(mx.float32)).ravel() for name in names]
     return np.concatenate(flat).astype(np.float64)
 
 
-def _parts(gradient: Vector, rows: list[Vector]) -> Vector | None:
-    """How much of a gradient each row's is, (rows,), in its norm; None where that can't be told."""
+def _parts(gradient: Vector, rows: Sequence[Vector]) -> Vector:
+    """How much of a gradient each row's is, in its norm, float64 (rows,)."""
+    if not gradient.any() or not np.isfinite(gradient).all():
+        raise Missing("the gradient of the batch, or of an update, is zero or not finite")
     norms = np.array([np.linalg.norm(row) for row in rows])
-    directions = np.stack(rows, axis=1) / np.maximum(norms, np.finfo(np.float32).tiny)
+    directions = np.stack(rows, axis=1) / np.where(norms > 0.0, norms, 1.0)
     parts, *_ = np.linalg.lstsq(directions, gradient, rcond=1e-4)
-    left = np.linalg.norm(gradient - directions @ parts)
-    return parts if left <= LEFT_OVER * np.linalg.norm(gradient) else None
+    left = float(np.linalg.norm(gradient - directions @ parts))
+    if left > LEFT_OVER * float(np.linalg.norm(gradient)):
+        raise Missing("the gradient is more than the sum of the rows' own: of dropout, say")
+    return np.asarray(parts)
 
 
 def _rows(trainer: Trainer) -> int:

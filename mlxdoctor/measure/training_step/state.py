@@ -62,12 +62,11 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
     kind = type(model)
     modules = [(each, dict(each), set(each._no_grad), each.training) for each in model.modules()]
     arrays = nn.Module.parameters(model)
-    state = None if optimizer is None else tree_map(lambda array: array, optimizer.state)
-    started = getattr(optimizer, "_initialized", None)
     random: Any = mx.random.state
     first, second = random[0].tolist()
     try:
-        yield
+        with kept_state(optimizer):
+            yield
     finally:
         model.__class__ = kind
         for module, content, frozen, training in modules:
@@ -76,16 +75,27 @@ def handed_back(model: nn.Module, optimizer: Any | None) -> Iterator[None]:
             module._no_grad, module._training = frozen, training
         # What modules hold in lists and dicts of their own.
         nn.Module.update(model, arrays)
-        if optimizer is not None:
-            held: Any = optimizer.state
-            # One of several optimizers may have none that can be set.
-            with suppress(AttributeError):
-                if held is optimizer.state:
-                    # A compiled step holds this very dict.
-                    held.clear()
-                    held.update(state)
-                else:
-                    optimizer.state = state
-                optimizer._initialized = started
         # MLX's state can't be assigned; its seed of 64 bits becomes the key's two halves.
         mx.random.seed((first << 32) | second)
+
+
+@contextmanager
+def kept_state(optimizer: Any | None) -> Iterator[None]:
+    """Put an optimizer's state back afterwards."""
+    if optimizer is None:
+        yield
+        return
+    held, started = optimizer.state, getattr(optimizer, "_initialized", None)
+    is_its_own = held is optimizer.state
+    state = tree_map(lambda array: array, held)
+    try:
+        yield
+    finally:
+        # One of several optimizers may have none that can be set.
+        with suppress(AttributeError):
+            if is_its_own:
+                # A compiled step holds this very dict.
+                held.clear()
+                held.update(state)
+            optimizer.state = held if is_its_own else state
+            optimizer._initialized = started

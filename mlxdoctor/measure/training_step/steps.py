@@ -10,6 +10,7 @@ import mlx.optimizers as optim
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.measure.training_step.calls import OfModel, as_called, bound, heard, uncompiled
 from mlxdoctor.measure.training_step.shares import shares_of
 from mlxdoctor.measure.training_step.trainer import Trainer
@@ -70,12 +71,22 @@ def make_steps(
     own = None if trainer.step is None else bound(trainer.step, trainer.batch)
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
-    losses, calls, shares = [first], 1, tuple[float, ...]()
+    losses, calls, shares, unshared = (
+        [first],
+        1,
+        tuple[float, ...](),
+        "no step of your own was named",
+    )
+    if own is not None:
+        try:
+            with evaluating(model):
+                calls, shares = shares_of(trainer)
+        except Missing as missing:
+            unshared = str(missing)
+        except Exception as error:  # a user's code may raise anything, given one row over and over
+            unshared = f"with one row in the place of all it fails ({failure_of(error).what})"
     if failure is None or own is not None:
         try:
-            if own is not None and failure is None:
-                with evaluating(model):
-                    calls, shares = shares_of(trainer)
             for _ in range(steps):
                 if own is not None:
                     own(model)
@@ -116,6 +127,7 @@ def make_steps(
         predicted=math.fsum(_product(each, changes[name]) for name, each in gradients.items()),
         calls=calls,
         shares=shares,
+        unshared=unshared,
         error=None if failure is None else failure.sentence,
     )
 

@@ -214,9 +214,10 @@ class Update:
         losses: the loss on the same batch before the first and after each step, nats.
         predicted: by how much the first gradient says that the loss changes through all steps,
             nats; 0 where there is none.
-        calls: of a step of the user's own, that one update takes.
-        shares: of each row of the batch (of each call, where an update takes several) in what the
-            optimizer is then given, in that which it has in the loss; empty where that is unknown.
+        calls: of a step of the user's own, that one update takes; as far as that is known.
+        shares: of each row of the batch (of each call, where an update takes several) its part of
+            what the optimizer is given, over its part of the loss's gradient; NaN for a row that
+            has none. Empty where that is unknown: `unshared` says why, as a clause.
         error: why the gradient could not be taken or a step failed, or None.
     """
 
@@ -230,4 +231,5 @@ class Update:
     predicted: float = 0.0
     calls: int = 1
     shares: tuple[float, ...] = ()
+    unshared: str = ""
     error: str | None = None
