@@ -164,7 +164,9 @@ class TrainingConfig:
                 for key, entry in values.items()
                 if key not in _OF_WANDB and isinstance(entry, dict) and "value" in entry
             }
-        origin: Literal["mlx-lm", "peft"] = "peft" if "peft_type" in values else "mlx-lm"
+        # What mlx-lm reads its adapter by is there, whatever stands beside it.
+        is_peft = "peft_type" in values and not isinstance(values.get("lora_parameters"), Mapping)
+        origin: Literal["mlx-lm", "peft"] = "peft" if is_peft else "mlx-lm"
         names_both = "model" in values and not {"data", "train"}.isdisjoint(values)
         if origin == "mlx-lm" and not names_both and _MLX_LM_KEYS.isdisjoint(values):
             problem = "is not a training configuration that mlx-lm or PEFT would write"

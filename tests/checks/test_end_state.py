@@ -112,3 +112,9 @@ def test_a_trainer_with_a_loss_of_its_own_kind_that_is_as_good() -> None:
     low = replace(worse, tuned=0.2)
     assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(low,))) == {}
     assert severities(said((4.2, 0.3), (4.0, 0.64), reach=(replace(worse, right=0.95),))) == {}
+
+
+@pytest.mark.parametrize(("computed", "severity"), [(0.346, "info"), (1.0, "error")])
+def test_an_earlier_save_that_is_nearly_as_good_is_no_fault(computed: float, severity: str) -> None:
+    found = said((4.0, 0.312), (4.0, computed), saved_at=300)
+    assert severities(found) == {"saved-earlier": severity}

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +166,11 @@ def test_what_a_trainer_leaves_out_beside_its_adapter_stands_in_its_own_file(tmp
     assert (config.iters, config.learning_rate, config.batch_size) == (300, 1e-3, 8)
     # It is another trainer's still: what neither says is no default of mlx-lm.
     assert config.optimizer is None
+
+
+def test_keys_of_peft_beside_those_of_mlx_lm_change_nothing(tmp_path: Path) -> None:
+    lora = {"rank": 8, "scale": 2.0, "dropout": 0.0}
+    values = {"fine_tune_type": "dora", "lora_parameters": lora, "peft_type": "LORA", "r": 4}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(values))
+    config = TrainingConfig.read(tmp_path)
+    assert (config.fine_tune_type, config.rank, config.scale) == ("dora", 8, 2.0)
