@@ -155,8 +155,8 @@ class Segment:
             if epochs is None or not is_told:
                 return True
             # Of a trainer that reports every few epochs the first report is after as many.
-            interval = float(epochs.values[1] - epochs.values[0]) if len(epochs) > 1 else 0.0
-            return bool(epochs.values[0] <= max(2.0 * interval, 1.0))
+            begun, *later = epochs.values[:2].tolist()
+            return begun <= 1.0 or any(3.0 * begun <= 2.0 * second for second in later)
         interval = int(losses.iterations[1]) - first if len(losses) > 1 else first
         return first <= max(2 * interval, 1)
 
