@@ -184,7 +184,7 @@ def _before_and_after(metrics: ReportedMetrics) -> Iterator[Sign]:
 
 
 def _miscounted(metrics: ReportedMetrics, answers: RecordedGenerations | None) -> Iterator[Sign]:
-    """A share of right answers that is lower than what was recorded, or next to nothing as that."""
+    """A share of right answers that is lower than the recorded one, or next to nothing with it."""
     known = [item for item in answers.items if item.expected] if answers is not None else []
     right = sum(item.tuned.strip() == (item.expected or "").strip() for item in known)
     # Of other rows it may be as low as it is.

@@ -59,15 +59,17 @@ def extent(log: TrainingLog) -> list[str]:
         told += _clocked(log)
     told += [f"{batch} rows an update"] if (batch := header.get("batch")) else []
     if rates.points:
-        course = f"{rates.first:.3g}"
+        course = f" of {rates.first:.3g}"
         if rates.highest > max(rates.first, rates.last):
-            course += f" to {rates.highest:.3g} at {segment.unit} {rates.highest_at:,}"
-            course += f" and {rates.last:.3g} at the end"
+            peak = f"{rates.highest:.3g} ({segment.unit} {rates.highest_at:,})"
+            course = (
+                f" that begins at {rates.first:.3g}, comes to {peak} and ends at {rates.last:.3g}"
+            )
         elif rates.last != rates.first:
             course += f" to {rates.last:.3g}"
         is_rising = is_warm_up(segment.finite("learning_rate"))
         rising = ", which still rises at the end: all of it is warm-up" if is_rising else ""
-        told.append(f"a learning rate of {course}{rising}")
+        told.append(f"a learning rate{course}{rising}")
     if log.notes.trainable is not None and (few := log.notes.trainable.trainable_millions):
         told.append(f"{few:.4g} M trained parameters")
     if before := header.get("resumed_from"):

@@ -15,7 +15,7 @@ from tests.checks.log_evidence import LogWriter
     [
         (
             [0.0, 1e-4, 2e-4, 1e-4, 1e-6],
-            "a learning rate of 0 to 0.0002 at step 3 and 1e-06 at the end",
+            "a learning rate that begins at 0, comes to 0.0002 (step 3) and ends at 1e-06",
         ),
         ([1e-4, 1e-4], "a learning rate of 0.0001"),
         ([1e-5, 2e-4, 2e-4], "a learning rate of 1e-05 to 0.0002"),

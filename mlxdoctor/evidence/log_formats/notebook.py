@@ -57,7 +57,7 @@ def _placed(pieces: Iterable[str], document: Any) -> Iterator[str]:
         known = places.get(f"<td>{cell[1]}</td>" if cell else said, []) if said else []
         if (first := bisect_left(known, after)) < len(known):
             after = known[first] + 1
-            # Nothing parts the rows of a table.
+            # An empty line would end a table.
             yield ("|\n" if cell else "\n") * (known[first] - written)
             written = max(written, known[first])
         yield line
