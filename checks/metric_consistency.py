@@ -200,11 +200,8 @@ def _miscounted(metrics: ReportedMetrics, answers: RecordedGenerations | None) -
         return
     if best.value >= FALLEN * right / len(known):
         texts = [(as_read(item.tuned), as_read(item.expected or "")) for item in known]
-        alike, lengths = (
-            sum(own == wanted for own, wanted in texts),
-            [len(w.split()) for _, w in texts],
-        )
-        is_short = float(np.median(lengths)) <= SHORT
+        alike = sum(own == wanted for own, wanted in texts)
+        is_short = float(np.median([len(wanted.split()) for _, wanted in texts])) <= SHORT
         if is_short and best.value <= HARDLY and wilson(alike, len(known)).high <= HARDLY:
             low: dict[str, Measurement] = {"answers": len(known), "right": alike}
             low |= {"figure": best.name, "reported": best.value}

@@ -253,9 +253,6 @@ def _unchanged(update: Update, measured: Mapping[str, Measurement]) -> Iterator[
     still = [parameter for parameter in with_gradient if parameter.change == 0]
     unchanged = [parameter.name for parameter in still]
     is_still, has_rate = not measured["changed"], update.learning_rate != 0
-    # So few calls of the step may make no update.
-    if update.calls > update.steps:
-        return
     # A warm-up that begins at zero changes nothing in its first steps.
     if not unchanged or not (has_rate or (is_still and update.steps >= _WARM_UP)):
         return

@@ -119,7 +119,7 @@ def _facts(step: TrainingStep) -> dict[str, str]:
         changed = sum(each.change != 0 for each in update.parameters)
         guess = "" if forward.uniform is None else f" (a uniform guess {forward.uniform:.3f})"
         facts["step-update"] = (
-            f"gradient {norm:.3g}; {update.steps} steps "
+            f"gradient {norm:.3g}; {update.steps} step{'' if update.steps == 1 else 's'} "
             f"{'of your own' if update.own else f'of {update.optimizer}'}: {changed} of "
             f"{len(update.parameters)} parameters changed, loss "
             + " -> ".join(f"{loss:.3f}" for loss in update.losses)

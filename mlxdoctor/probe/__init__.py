@@ -37,7 +37,8 @@ def probe(  # noqa: PLR0917 the order is the one in which a training script has 
         batch: a real batch of the run.
         optimizer: the run's own; its state is put back. Adam otherwise.
         tokenizer: tells where answers begin and end.
-        steps: training steps to make; five where it is not said.
+        steps: training steps to make; five where it is not said. A step of your own that
+            changes nothing so far is called further, up to 32 times.
         step: one step of the run's own, taking the batch as `loss_fn` does. Give it where
             the trainer does anything between gradient and update, such as filtering.
         expect: what is meant to be trained: "lora", "dora" or "full". An adapter where the

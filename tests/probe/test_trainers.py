@@ -71,6 +71,22 @@ def test_the_probe_passes_each_twin(trainers: Path, name: str) -> None:
     assert not result.unjudged
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_an_update_that_takes_more_calls_than_were_asked_for_is_made(
+    trainers: Path, rows: int
+) -> None:
+    trainer, _ = load_trainer(f"{trainers / 'sound' / 'last_call_counts'}.py:parts")
+    batch = tuple(part[:rows] for part in trainer.batch)
+    result = probe(
+        trainer.model, trainer.loss_fn, batch, trainer.optimizer, step=trainer.step, steps=1
+    )
+    update = result.measured.update
+    assert update is not None
+    assert update.steps == 2
+    assert all(each.change for each in update.parameters if each.gradient_norm)
+    assert "step-update.unchanged" not in codes(result)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_linter_finds_what_syntax_can_show(trainers: Path, name: str) -> None:
     wanted = FAULTS[name][1]

@@ -1,7 +1,7 @@
 """The loss of a forward pass, and real steps: what gets a gradient, and what changes."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 
 from mlxdoctor.evidence.kind import Missing
 from mlxdoctor.measure.training_step.calls import OfModel, as_called, bound, heard, uncompiled
-from mlxdoctor.measure.training_step.shares import shares_of
+from mlxdoctor.measure.training_step.shares import MOST_CALLS, shares_of
 from mlxdoctor.measure.training_step.trainer import Trainer
 from mlxdoctor.measure.training_step.values import Forward, ParameterStep, Update
 from mlxdoctor.safety.user_failure import UserFailure, failure_of
@@ -71,12 +71,8 @@ def make_steps(
     own = None if trainer.step is None else bound(trainer.step, trainer.batch)
     names = [name for name, _ in tree_flatten(nn.Module.trainable_parameters(model))]
     before = dict(tree_flatten(nn.Module.parameters(model)))
-    losses, calls, shares, unshared = (
-        [first],
-        1,
-        tuple[float, ...](),
-        "no step of your own was named",
-    )
+    losses, calls, shares = [first], 1, tuple[float, ...]()
+    unshared = "no step of your own was named"
     if own is not None:
         try:
             with evaluating(model):
@@ -87,7 +83,10 @@ def make_steps(
             unshared = f"with one row in the place of all it fails ({failure_of(error).what})"
     if failure is None or own is not None:
         try:
-            for _ in range(steps):
+            # An update may take more calls of an own step than are asked for.
+            while len(losses) <= steps or (
+                own is not None and len(losses) <= MOST_CALLS and _is_still(model, before, names)
+            ):
                 if own is not None:
                     own(model)
                 else:
@@ -130,6 +129,11 @@ def make_steps(
         unshared=unshared,
         error=None if failure is None else failure.sentence,
     )
+
+
+def _is_still(model: nn.Module, before: Mapping[str, mx.array], names: Sequence[str]) -> bool:
+    now = dict(tree_flatten(nn.Module.parameters(model)))
+    return bool(names) and all(_is_same(before[name], now.get(name)) for name in names)
 
 
 def _loss(loss: OfModel, model: nn.Module) -> float:
